@@ -1,0 +1,68 @@
+"""Errors that a person can act on: each says what is wrong, where, and what to do.
+
+Everything llambda raises on purpose derives from `LlambdaError`; the command line turns it into
+one line on stderr and exit status 1. Kinds that are also a `ValueError` are about a value that
+was given: a file's bytes, a prompt, a setting.
+"""
+
+
+class LlambdaError(Exception):
+    """Base of all errors of this package.
+
+    Parameters
+    ----------
+    what : what is wrong, a clause without a full stop
+    where : the file, option or tensor concerned; comes first in the message
+    fix : what the reader can do about it, one sentence
+    """
+
+    def __init__(self, what: str, *, where: object = None, fix: str | None = None):
+        self.what = what
+        self.where = where
+        self.fix = fix
+        message = what if where is None else f"{where}: {what}"
+        if fix is not None:
+            message = f"{message}. {fix}"
+        super().__init__(one_line(message))
+
+
+class FileAccessError(LlambdaError):
+    """A file or folder is missing, unreadable or cannot be written."""
+
+
+class ModelFileError(LlambdaError, ValueError):
+    """A model file's bytes contradict its format: truncated, lying lengths, no model at all."""
+
+
+class UnsupportedError(LlambdaError, ValueError):
+    """The file is well formed, but holds something this engine does not implement."""
+
+
+class InputError(LlambdaError, ValueError):
+    """A prompt, token id or setting that cannot be used."""
+
+
+class ContextError(InputError):
+    """More positions are asked for than the model or the state has room for."""
+
+
+class ResourceError(LlambdaError):
+    """Not enough memory or disk space."""
+
+
+class DownloadError(LlambdaError):
+    """A model could not be fetched, or what arrived is not what was expected."""
+
+
+class MissingPackageError(LlambdaError):
+    """An optional package (torch, for instance) is needed and not installed."""
+
+
+def one_line(text: str) -> str:
+    """The text on one line, printable: names that come out of a file may hold anything."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def plural(count: int, noun: str) -> str:
+    """`3 tensors`, `1 tensor`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,129 @@
+"""Where things lie: the data cache, the files that ship with the course, and safe writing.
+
+Nothing is written outside the data cache and outputs that the caller names.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import BinaryIO
+
+import platformdirs
+
+from .errors import FileAccessError, LlambdaError, ResourceError
+
+PACKAGE = Path(__file__).parent
+
+
+def cache_dir() -> Path:
+    """The data cache: $LLAMBDA_HOME, else the platform's user cache folder. Not created here."""
+    home = os.environ.get("LLAMBDA_HOME")
+    return Path(home).expanduser() if home else Path(platformdirs.user_cache_dir("llambda"))
+
+
+def models_dir() -> Path:
+    """Where fetched models are kept, inside the data cache."""
+    return cache_dir() / "models"
+
+
+def data_dir() -> Path:
+    """The tiny models that ship with the course: in an installed package, else the checkout."""
+    installed = PACKAGE / "data"
+    return installed if installed.is_dir() else PACKAGE.parent / "data"
+
+
+def numba_cache_dir() -> Path:
+    """Numba's compile cache for exactly this code.
+
+    Numba does not notice an edit in a function that lives in another file than its caller, so
+    the folder's name is a hash of all sources and of the compiler's versions: an edit or an
+    upgrade starts a new folder and never meets stale machine code.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(PACKAGE.rglob("*.py")):
+        digest.update(source.relative_to(PACKAGE).as_posix().encode() + b"\0")
+        digest.update(source.read_bytes() + b"\0")
+    for package in ("numba", "llvmlite"):
+        digest.update(f"{package} {metadata.version(package)}\0".encode())
+    return cache_dir() / "numba" / digest.hexdigest()[:16]
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's contents, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def make_dir(folder: Path) -> Path:
+    """Create the folder and its parents if needed, and return it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise file_error(error, folder) from error
+    return folder
+
+
+def require_space(folder: Path, nbytes: int) -> None:
+    """Raise ResourceError unless the disk that holds `folder` has `nbytes` free."""
+    free = shutil.disk_usage(folder).free
+    if free < nbytes:
+        raise ResourceError(
+            f"{nbytes / 1e6:.0f} MB are needed on this disk and {free / 1e6:.0f} MB are free",
+            where=folder,
+            fix="Free some space, or set LLAMBDA_HOME to a folder on another disk.",
+        )
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that appears under its name whole, or not at all.
+
+    The bytes go to a temporary file in the same folder, which is synced and renamed at the end.
+    Whatever goes wrong, what was there before stays and the temporary file is removed.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        try:
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise file_error(error, path) from error
+
+
+def file_error(error: OSError, path: Path) -> LlambdaError:
+    """An operating system error on `path`, in words with a remedy."""
+    match error.errno:
+        case errno.ENOENT:
+            return FileAccessError("no such file or folder", where=path, fix="Check the path.")
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return FileAccessError(
+                "permission denied", where=path, fix="Check who may read or write it (ls -l)."
+            )
+        case errno.EISDIR:
+            return FileAccessError(
+                "a folder where a file is needed", where=path, fix="Name a file."
+            )
+        case errno.ENOTDIR | errno.EEXIST:
+            return FileAccessError(
+                "a file where a folder is needed", where=path, fix="Name a folder."
+            )
+        case errno.ENOSPC | errno.EDQUOT:
+            return ResourceError(
+                "no space left on this disk", where=path, fix="Free some space and try again."
+            )
+        case errno.ENAMETOOLONG:
+            return FileAccessError("the name is too long", where=path, fix="Use a shorter one.")
+        case _:
+            return FileAccessError(error.strerror or str(error), where=path)
