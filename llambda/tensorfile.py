@@ -1,0 +1,94 @@
+"""A file of named tensors, whatever its format: the one face of `gguf` and `safetensors`."""
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from .errors import ModelFileError, UnsupportedError
+from .paths import file_error
+from .quants import DECODED
+from .tensor import DType, Tensor
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """The file's bytes as a read-only memory map: nothing is read until it is looked at."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(21, os.strerror(21), str(path))
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise ModelFileError("the file is empty", where=path, fix="Fetch it again.")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise file_error(error, path) from error
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One entry of a file's table of contents.
+
+    dtype is None for a storage type this package does not know; kind names it all the same.
+    offset counts bytes from the start of the file at `path`; nbytes is None with an unknown type.
+    """
+
+    name: str
+    kind: str
+    dtype: DType | None
+    shape: tuple[int, ...]
+    path: Path
+    offset: int
+    nbytes: int | None
+
+
+@dataclass
+class TensorFile(Mapping[str, Tensor]):
+    """A table of contents over mapped files: `file[name]` is a Tensor that copies nothing.
+
+    A Tensor keeps its map alive. After `close()` the file hands out no more tensors; those taken
+    before stay valid, and the operating system's map goes with the last of them.
+    """
+
+    path: Path
+    metadata: dict[str, Any]
+    infos: dict[str, TensorInfo]
+    maps: dict[Path, mmap.mmap] = field(repr=False)
+
+    def __getitem__(self, name: str) -> Tensor:
+        info = self.infos[name]
+        if info.dtype is None:
+            raise UnsupportedError(
+                f"tensor {name!r} has the unknown storage type {info.kind}",
+                where=info.path,
+                fix=f"Use a file in one of {', '.join(f.name for f in DECODED)}.",
+            )
+        if info.path not in self.maps:
+            raise ModelFileError("the file was closed", where=info.path, fix="Open it again.")
+        return Tensor(self.maps[info.path], info.dtype, info.shape, offset=info.offset)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.infos)
+
+    def __len__(self) -> int:
+        return len(self.infos)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors whose type is known."""
+        return sum(info.nbytes or 0 for info in self.infos.values())
+
+    def close(self) -> None:
+        """Let go of the maps. Harmless when called twice."""
+        while self.maps:
+            _, mapped = self.maps.popitem()
+            with suppress(BufferError):  # tensors still look into it: freed with the last of them
+                mapped.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
