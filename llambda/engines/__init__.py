@@ -1,0 +1,18 @@
+"""The rungs of the ladder, slowest first: each differs from the one before by one idea."""
+
+from ..errors import InputError
+from .base import Engine
+from .cached import CachedEngine
+from .naive import NaiveEngine
+
+RUNGS: dict[str, type[Engine]] = {rung.name: rung for rung in (NaiveEngine, CachedEngine)}
+BEST = CachedEngine.name
+
+
+def rung(name: str | None) -> type[Engine]:
+    """The engine class of that name; the best one there is for None."""
+    if name is None:
+        return RUNGS[BEST]
+    if name not in RUNGS:
+        raise InputError(f"unknown engine {name!r}", fix=f"Choose one of {', '.join(RUNGS)}.")
+    return RUNGS[name]

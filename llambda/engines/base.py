@@ -1,0 +1,125 @@
+"""The face that every rung has: an Engine is a plan, a State is one sequence's progress.
+
+An Engine is immutable and may be shared by any number of threads. A State belongs to one sequence
+at a time. Logits are valid until the state's next call.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config import ModelConfig
+from ..errors import ContextError, InputError, plural
+from ..tensor import Tensor
+from ..weights import Weights
+
+Floats = npt.NDArray[np.float32]
+
+# What a trace holds, in the order of computation: `embed`, then for each layer i these names
+# behind `blk.i.`, then `final_norm` and `logits`. Each array is [n, ...] for the n ids evaluated.
+LAYER_ACTIVATIONS = (
+    "attn_norm",  # [n, dim]
+    "q",  # [n, n_heads, head_dim]
+    "k",  # [n, n_kv_heads, head_dim]
+    "v",  # [n, n_kv_heads, head_dim]
+    "q_rope",  # [n, n_heads, head_dim]
+    "k_rope",  # [n, n_kv_heads, head_dim]
+    "attn_heads",  # [n, n_heads, head_dim]
+    "attn_out",  # [n, dim], after the output projection
+    "attn_residual",  # [n, dim]
+    "ffn_norm",  # [n, dim]
+    "gate",  # [n, ffn_dim]
+    "up",  # [n, ffn_dim]
+    "swiglu",  # [n, ffn_dim]
+    "ffn_out",  # [n, dim]
+    "ffn_residual",  # [n, dim]
+)
+
+Trace = dict[str, Floats]
+
+
+def activation_names(n_layers: int) -> list[str]:
+    """Every name a trace of a model with that many layers holds, in the order of computation."""
+    layers = [f"blk.{i}.{name}" for i in range(n_layers) for name in LAYER_ACTIVATIONS]
+    return ["embed", *layers, "final_norm", "logits"]
+
+
+class State:
+    """One sequence's progress through an engine.
+
+    engine : the engine that made it, and the only one that can use it
+    context : the most positions it has room for
+    length : positions evaluated so far; the next id stands at this position
+    """
+
+    def __init__(self, engine: "Engine", context: int):
+        self.engine = engine
+        self.context = context
+        self.length = 0
+
+    def truncate(self, length: int) -> None:
+        """Forget all positions from `length` on. 0 begins anew."""
+        if not 0 <= length <= self.length:
+            raise InputError(f"cannot cut a state of {self.length} positions to {length}")
+        self.length = length
+
+
+class Engine(ABC):
+    """A way to run one model.
+
+    Parameters
+    ----------
+    config : the model's sizes
+    weights : the model's tensors, read and never written
+    threads : threads to use; rungs that run on one thread take any number and use one
+    """
+
+    name: ClassVar[str]
+    config: ModelConfig
+    threads: int
+
+    @abstractmethod
+    def __init__(self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1): ...
+
+    @abstractmethod
+    def new_state(self, context: int) -> State:
+        """A fresh sequence with room for `context` positions."""
+
+    @abstractmethod
+    def forward(
+        self,
+        state: State,
+        ids: Sequence[int],
+        all_logits: bool = False,
+        trace: Trace | None = None,
+    ) -> Floats:
+        """Evaluate ids at the state's position and advance it.
+
+        Returns the last id's logits, float32 [vocab_size], or with all_logits every id's,
+        [n, vocab_size]. A dict given as trace is filled with the named activations. When this
+        raises, the state is as it was.
+        """
+
+
+def check_call(engine: Engine, state: State, ids: Sequence[int]) -> None:
+    """Raise unless ids can be evaluated: some, all in the vocabulary, and with room for them."""
+    if state.engine is not engine:
+        raise InputError("a state can only be used by the engine that made it")
+    if len(ids) == 0:
+        raise InputError("there are no token ids to evaluate", fix="Give at least one.")
+    vocab_size = engine.config.vocab_size
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            raise InputError(
+                f"token id {token} is outside the vocabulary",
+                fix=f"This model's ids go from 0 to {vocab_size - 1}.",
+            )
+    if state.length + len(ids) > state.context:
+        raise ContextError(
+            f"{plural(len(ids), 'token')} at position {state.length} do not fit in a context of "
+            f"{state.context}",
+            fix="Shorten the prompt or ask for a larger context.",
+        )

@@ -1,0 +1,138 @@
+"""Rung 1: the model as it is written in the papers, in NumPy on one thread. Lesson 04.
+
+Every call evaluates the whole sequence again, from its first token. That is all that is needed to
+be right, and what the next rung stops doing.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..config import ModelConfig
+from ..kernels.attention import attention
+from ..kernels.linear import linear
+from ..kernels.norm import rms_norm
+from ..kernels.rope import frequencies, rotate, table
+from ..kernels.swiglu import swiglu
+from ..quants import decode
+from ..tensor import Tensor
+from ..weights import Weights
+from .base import LAYER_ACTIVATIONS, Engine, Floats, State, Trace, check_call
+from .blas import one_blas_thread
+
+Keep = Callable[[str, Floats], None]
+Store = Callable[[int, Floats, Floats], tuple[Floats, Floats]]
+
+
+class NaiveState(State):
+    """All ids so far; nothing else is remembered."""
+
+    def __init__(self, engine: Engine, context: int):
+        super().__init__(engine, context)
+        self.ids: list[int] = []
+
+    def truncate(self, length: int) -> None:
+        super().truncate(length)
+        del self.ids[length:]
+
+
+class NaiveEngine(Engine):
+    name = "naive"
+
+    def __init__(self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1):
+        self.config = config
+        self.threads = 1
+        self.weights: Weights[Floats] = weights.map(decode)
+        self.turning = frequencies(config.rope, self.weights.rope_factors)
+
+    def new_state(self, context: int) -> State:
+        return NaiveState(self, context)
+
+    def forward(
+        self,
+        state: State,
+        ids: Sequence[int],
+        all_logits: bool = False,
+        trace: Trace | None = None,
+    ) -> Floats:
+        check_call(self, state, ids)
+        assert isinstance(state, NaiveState)
+        every_id = [*state.ids, *ids]
+        logits = self.evaluate(every_id, 0, remember_nothing, len(ids), all_logits, trace)
+        state.ids, state.length = every_id, len(every_id)
+        return logits
+
+    def evaluate(
+        self,
+        ids: Sequence[int],
+        start: int,
+        store: Store,
+        n_new: int,
+        all_logits: bool,
+        trace: Trace | None,
+    ) -> Floats:
+        """Logits after ids, which stand at positions `start` and on; the last n_new are asked for.
+
+        store(layer, k, v) takes these positions' keys and values, and gives back those of all
+        positions from 0 to the last, each [n_kv_heads, m, head_dim].
+        """
+
+        def keep(name: str, value: Floats) -> None:
+            if trace is not None:
+                trace[name] = value[-n_new:].copy()
+
+        with one_blas_thread():
+            rope = table(self.turning, start, start + len(ids))
+            x = self.weights.embed[np.asarray(ids)]  # [n, dim]
+            keep("embed", x)
+            for i in range(self.config.n_layers):
+                x = self.block(i, x, start, rope, store, keep)
+            x = rms_norm(x, self.weights.final_norm, self.config.norm_eps)
+            keep("final_norm", x)
+            rows = n_new if all_logits or trace is not None else 1
+            logits = linear(x[-rows:], self.weights.head)  # [rows, vocab_size]
+            keep("logits", logits)
+        return logits if all_logits else logits[-1]
+
+    def block(
+        self,
+        i: int,
+        x: Floats,
+        start: int,
+        rope: tuple[Floats, Floats],
+        store: Store,
+        keep: Keep,
+    ) -> Floats:
+        """Decoder block i: attention, then the feed-forward part, each added to x [n, dim]."""
+        config, layer = self.config, self.weights.layers[i]
+
+        def heads(y: Floats) -> Floats:
+            return y.reshape(len(y), -1, config.head_dim)  # [n, heads, head_dim]
+
+        h = rms_norm(x, layer.attn_norm, config.norm_eps)
+        q = heads(linear(h, layer.q, layer.q_bias))
+        k = heads(linear(h, layer.k, layer.k_bias))
+        v = heads(linear(h, layer.v, layer.v_bias))
+        q_rope, k_rope = rotate(q, *rope), rotate(k, *rope)
+        keys, values = store(i, k_rope, v)
+        mixed = attention(q_rope, keys, values, start)  # [n, n_heads, head_dim]
+        attn_out = linear(mixed.reshape(len(x), -1), layer.o, layer.o_bias)
+        after_attn = x + attn_out
+
+        h2 = rms_norm(after_attn, layer.ffn_norm, config.norm_eps)
+        gate = linear(h2, layer.gate, layer.gate_bias)
+        up = linear(h2, layer.up, layer.up_bias)
+        inner = swiglu(gate, up)  # [n, ffn_dim]
+        ffn_out = linear(inner, layer.down, layer.down_bias)
+        after_ffn = after_attn + ffn_out
+
+        seen = (h, q, k, v, q_rope, k_rope, mixed, attn_out, after_attn,
+                h2, gate, up, inner, ffn_out, after_ffn)  # fmt: skip
+        for name, value in zip(LAYER_ACTIVATIONS, seen, strict=True):
+            keep(f"blk.{i}.{name}", value)
+        return after_ffn
+
+
+def remember_nothing(layer: int, k: Floats, v: Floats) -> tuple[Floats, Floats]:
+    """Keys and values as they came, as attention takes them: [n_kv_heads, n, head_dim]."""
+    return k.swapaxes(0, 1), v.swapaxes(0, 1)

@@ -1,0 +1,212 @@
+"""Names -> a Weights struct. Every tensor of a file is used, and every needed one is there.
+
+Both are checked, because a forgotten bias or a misspelt name gives a model that runs and answers
+nonsense. The rows of q and k are brought into one order here, whatever the file's.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from .config import ModelConfig
+from .errors import ModelFileError
+from .tensor import Tensor
+from .tensorfile import TensorFile
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class Layer(Generic[T]):
+    """One decoder block's weights. A matrix [out, in] maps a row x [in] to x @ matrix.T [out].
+
+    Row order of q and k is Hugging Face's: rotation pairs element i of a head with i + head_dim/2.
+    """
+
+    attn_norm: T  # [dim]
+    q: T  # [n_heads * head_dim, dim]
+    k: T  # [n_kv_heads * head_dim, dim]
+    v: T  # [n_kv_heads * head_dim, dim]
+    o: T  # [dim, n_heads * head_dim]
+    ffn_norm: T  # [dim]
+    gate: T  # [ffn_dim, dim]
+    up: T  # [ffn_dim, dim]
+    down: T  # [dim, ffn_dim]
+    q_bias: T | None = None
+    k_bias: T | None = None
+    v_bias: T | None = None
+    o_bias: T | None = None
+    gate_bias: T | None = None
+    up_bias: T | None = None
+    down_bias: T | None = None
+
+
+@dataclass(frozen=True)
+class Weights(Generic[T]):
+    """All weights of a model. In a tied model, head is the very object that embed is.
+
+    rope_factors, where a file has them, divide the head_dim / 2 rotation frequencies.
+    """
+
+    embed: T  # [vocab_size, dim]
+    layers: tuple[Layer[T], ...]
+    final_norm: T  # [dim]
+    head: T  # [vocab_size, dim]
+    rope_factors: T | None = None  # [head_dim / 2]
+
+    def map(self, function: Callable[[T], U]) -> "Weights[U]":
+        """The same struct with the function's value in place of every weight, each made once."""
+        made: dict[int, U] = {}
+
+        def once(weight: T) -> U:
+            if id(weight) not in made:
+                made[id(weight)] = function(weight)
+            return made[id(weight)]
+
+        def optional(weight: T | None) -> U | None:
+            return None if weight is None else once(weight)
+
+        layers = [
+            {f.name: optional(getattr(layer, f.name)) for f in fields(layer)}
+            for layer in self.layers
+        ]
+        return Weights(
+            embed=once(self.embed),
+            layers=tuple(Layer(**layer) for layer in layers),  # type: ignore[arg-type]
+            final_norm=once(self.final_norm),
+            head=once(self.head),
+            rope_factors=optional(self.rope_factors),
+        )
+
+
+Shape = tuple[int, ...]
+
+GGUF_LAYER = {
+    "attn_norm": "attn_norm.weight",
+    "q": "attn_q.weight",
+    "k": "attn_k.weight",
+    "v": "attn_v.weight",
+    "o": "attn_output.weight",
+    "ffn_norm": "ffn_norm.weight",
+    "gate": "ffn_gate.weight",
+    "up": "ffn_up.weight",
+    "down": "ffn_down.weight",
+    "q_bias": "attn_q.bias",
+    "k_bias": "attn_k.bias",
+    "v_bias": "attn_v.bias",
+    "o_bias": "attn_output.bias",
+    "gate_bias": "ffn_gate.bias",
+    "up_bias": "ffn_up.bias",
+    "down_bias": "ffn_down.bias",
+}
+
+
+def layer_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """The shape each weight of a layer must have."""
+    q_dim = config.n_heads * config.head_dim
+    kv_dim = config.n_kv_heads * config.head_dim
+    return {
+        "attn_norm": (config.dim,),
+        "q": (q_dim, config.dim),
+        "k": (kv_dim, config.dim),
+        "v": (kv_dim, config.dim),
+        "o": (config.dim, q_dim),
+        "ffn_norm": (config.dim,),
+        "gate": (config.ffn_dim, config.dim),
+        "up": (config.ffn_dim, config.dim),
+        "down": (config.dim, config.ffn_dim),
+        "q_bias": (q_dim,),
+        "k_bias": (kv_dim,),
+        "v_bias": (kv_dim,),
+        "o_bias": (config.dim,),
+        "gate_bias": (config.ffn_dim,),
+        "up_bias": (config.ffn_dim,),
+        "down_bias": (config.dim,),
+    }
+
+
+class Shelf:
+    """A file's tensors, taken off one by one, so that the end shows what was left."""
+
+    def __init__(self, file: TensorFile):
+        self.file = file
+        self.left = dict.fromkeys(file)
+
+    def take(self, name: str, shape: Shape) -> Tensor:
+        """The named tensor, which must be there and have this shape."""
+        if name not in self.left:
+            raise ModelFileError(
+                f"tensor {name!r} is missing",
+                where=self.file.path,
+                fix="The file is incomplete or of another architecture: fetch or convert it again.",
+            )
+        del self.left[name]
+        found = self.file.infos[name].shape
+        if found != shape:
+            raise ModelFileError(
+                f"tensor {name!r} has shape {list(found)}, and the settings need {list(shape)}",
+                where=self.file.path,
+                fix="Convert the model again.",
+            )
+        return self.file[name]
+
+    def take_if(self, wanted: bool | None, name: str, shape: Shape) -> Tensor | None:
+        """An optional tensor: wanted or not by the config, or (None) as the file has it."""
+        present = name in self.left if wanted is None else wanted
+        return self.take(name, shape) if present else None
+
+    def finish(self, ignored: Iterable[str] = ()) -> None:
+        """Refuse the first tensor that nobody took."""
+        unused = [name for name in self.left if name not in set(ignored)]
+        if unused:
+            raise ModelFileError(
+                f"tensor {unused[0]!r} has no place in a llama model of these settings",
+                where=self.file.path,
+                fix="The model has a part that this engine does not implement.",
+            )
+
+
+def from_gguf(file: TensorFile, config: ModelConfig) -> Weights[Tensor]:
+    """Weights over a GGUF file's map; only q and k are copied, into canonical row order."""
+    shelf = Shelf(file)
+    shapes = layer_shapes(config)
+
+    def take_layer(i: int) -> Layer[Tensor]:
+        found: dict[str, Any] = {}
+        for part, suffix in GGUF_LAYER.items():
+            name = f"blk.{i}.{suffix}"
+            if part.endswith("_bias"):
+                found[part] = shelf.take_if(None, name, shapes[part])
+            else:
+                found[part] = shelf.take(name, shapes[part])
+        for part, heads in (("q", config.n_heads), ("k", config.n_kv_heads)):
+            found[part] = halves_from_pairs(found[part], heads)
+            if found[f"{part}_bias"] is not None:
+                found[f"{part}_bias"] = halves_from_pairs(found[f"{part}_bias"], heads)
+        return Layer(**found)
+
+    embed = shelf.take("token_embd.weight", (config.vocab_size, config.dim))
+    head = shelf.take_if(None, "output.weight", (config.vocab_size, config.dim))
+    weights = Weights(
+        embed=embed,
+        layers=tuple(take_layer(i) for i in range(config.n_layers)),
+        final_norm=shelf.take("output_norm.weight", (config.dim,)),
+        head=embed if head is None else head,
+        rope_factors=shelf.take_if(None, "rope_freqs.weight", (config.rope.dim // 2,)),
+    )
+    shelf.finish()
+    return weights
+
+
+def halves_from_pairs(weight: Tensor, n_heads: int) -> Tensor:
+    """Rows of q or k from GGUF's order to Hugging Face's.
+
+    GGUF stores the two rows that rotate together side by side (2i, 2i + 1); Hugging Face half a
+    head apart (i, i + head_dim/2). Seen as [n_heads, head_dim/2, 2, ...], the one is the other
+    with the two middle axes exchanged: two strides change places, and one copy straightens them.
+    """
+    rows, *rest = weight.shape
+    pairs = weight.reshape(n_heads, rows // n_heads // 2, 2, *rest)
+    halves = pairs.transpose(0, 2, 1, *range(3, pairs.ndim))
+    return halves.reshape(*weight.shape)
