@@ -5,6 +5,7 @@ Nothing is written outside the data cache and outputs that the caller names.
 
 import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -12,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import platformdirs
 
-from .errors import FileAccessError, LlambdaError, ResourceError
+from .errors import FileAccessError, LlambdaError, ModelFileError, ResourceError
 
 PACKAGE = Path(__file__).parent
 
@@ -100,6 +101,21 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise file_error(error, path) from error
+
+
+def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+    """A JSON object. An absent file is an empty object if it is optional."""
+    if optional and not path.exists():
+        return {}
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise file_error(error, path) from error
+    except ValueError as error:
+        raise ModelFileError(f"not JSON: {error}", where=path, fix="Fetch it again.") from error
+    if not isinstance(data, dict):
+        raise ModelFileError("JSON, but not an object", where=path, fix="Fetch it again.")
+    return data
 
 
 def file_error(error: OSError, path: Path) -> LlambdaError:
