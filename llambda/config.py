@@ -191,10 +191,8 @@ def rope_from_gguf(settings: Settings, prefix: str, head_dim: int) -> RopeConfig
     """RoPE from GGUF keys. Llama 3's scaling is not among them: it comes as a tensor."""
     base = settings.positive(prefix + "rope.freq_base", 10000.0)
     old_factor = settings.positive(prefix + "rope.scale_linear", 1.0)
-    kind = settings.take(prefix + "rope.scaling.type")
-    if kind is None:
-        kind = "none" if old_factor == 1.0 else "linear"
     factor = settings.positive(prefix + "rope.scaling.factor", old_factor)
+    kind = settings.take(prefix + "rope.scaling.type", "none" if factor == 1.0 else "linear")
     settings.take(prefix + "rope.scaling.original_context_length")
     settings.take(prefix + "rope.scaling.finetuned")
     settings.expect(prefix + "rope.scaling.attn_factor", 1.0)

@@ -13,6 +13,7 @@ Nothing in the file is trusted: every count, length, offset and product is compa
 that are there before it is used. Lesson 02.
 """
 
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_AXES = 4
 MAX_NAME = 64  # bytes
+MAX_KEY = 65535  # bytes
+MAX_SIZE = 2**60  # elements: times eight bytes, still a signed 64-bit number
 
 SCALARS = {  # value type -> struct code
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
@@ -55,13 +58,13 @@ def open_part(path: Path) -> TensorFile:
     mapped = map_file(path)
     try:
         cursor = Cursor(mapped, path)
-        n_tensors, n_keys = read_header(cursor)
+        version, n_tensors, n_keys = read_header(cursor)
         metadata = read_metadata(cursor, n_keys)
         infos = read_infos(cursor, n_tensors, alignment_of(metadata, path))
     except BaseException:
         mapped.close()
         raise
-    return TensorFile(path, metadata, infos, {path: mapped})
+    return TensorFile(path, metadata, infos, {path: mapped}, f"GGUF version {version}")
 
 
 class Cursor:
@@ -96,7 +99,7 @@ class Cursor:
         return struct.unpack_from("<" + code, self.data, start)[0]
 
     def string(self, what: str) -> str:
-        nbytes = self.number("Q", f"the length of {what}")
+        nbytes = self.number("Q", what)
         start = self.skip(nbytes, what)
         try:
             return str(self.data[start : start + nbytes], "utf-8")
@@ -113,8 +116,8 @@ class Cursor:
         return count
 
 
-def read_header(cursor: Cursor) -> tuple[int, int]:
-    """Magic, version and the two counts: (tensors, keys)."""
+def read_header(cursor: Cursor) -> tuple[int, int, int]:
+    """Magic, version and the two counts: (version, tensors, keys)."""
     start = bytes(cursor.data[:256])
     if start[:4] != MAGIC:
         raise cursor.fail(describe_foreign(start), "Give a .gguf file, or fetch it again.")
@@ -134,7 +137,7 @@ def read_header(cursor: Cursor) -> tuple[int, int]:
         )
     n_tensors = cursor.count(SMALLEST_INFO, "tensors")
     n_keys = cursor.count(SMALLEST_KEY, "metadata keys")
-    return n_tensors, n_keys
+    return version, n_tensors, n_keys
 
 
 def describe_foreign(start: bytes) -> str:
@@ -155,8 +158,9 @@ def read_metadata(cursor: Cursor, n_keys: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for _ in range(n_keys):
         key = cursor.string("a metadata key")
-        if not key:
-            raise cursor.fail("a metadata key is empty")
+        nbytes = len(key.encode())
+        if not 0 < nbytes <= MAX_KEY:
+            raise cursor.fail(f"a metadata key has {nbytes:,} bytes, not 1 to {MAX_KEY:,}")
         if key in metadata:
             raise cursor.fail(f"metadata key {key!r} stands twice")
         kind = cursor.number("I", f"the type of {key!r}")
@@ -185,10 +189,8 @@ def read_bool(byte: int, cursor: Cursor, key: str) -> bool:
 def read_array(cursor: Cursor, key: str) -> list[Any]:
     kind = cursor.number("I", f"the element type of {key!r}")
     if kind == STRING:
-        return [
-            cursor.string(f"string {i} of {key!r}")
-            for i in range(cursor.count(8, f"strings of {key!r}"))
-        ]
+        what = f"a string of {key!r}"
+        return [cursor.string(what) for _ in range(cursor.count(8, f"strings of {key!r}"))]
     if kind not in SCALARS:
         word = "nested arrays" if kind == ARRAY else f"elements of unknown type {kind}"
         raise cursor.fail(f"metadata key {key!r} holds {word}")
@@ -201,8 +203,13 @@ def read_array(cursor: Cursor, key: str) -> list[Any]:
 
 def alignment_of(metadata: dict[str, Any], path: Path) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise ModelFileError(f"general.alignment is {alignment!r}, not a power of two", where=path)
+    whole = isinstance(alignment, int) and not isinstance(alignment, bool)
+    if not whole or alignment < 1 or alignment & (alignment - 1):
+        raise ModelFileError(
+            f"general.alignment is {alignment!r}, not a power of two",
+            where=path,
+            fix="Convert the model again.",
+        )
     return alignment
 
 
@@ -211,16 +218,16 @@ def read_infos(cursor: Cursor, n_tensors: int, alignment: int) -> dict[str, Tens
     entries = [read_info(cursor) for _ in range(n_tensors)]
     data_start = padded(cursor.at, alignment)
     infos: dict[str, TensorInfo] = {}
-    expected: int | None = 0  # None after a tensor of unknown size
+    due, exact = 0, True  # not exact after a tensor of unknown size
     for name, shape, kind, offset in entries:
         if name in infos:
             raise cursor.fail(f"tensor {name!r} stands twice")
-        if offset % alignment or (expected is not None and offset != expected):
-            wanted = "a multiple of the alignment" if expected is None else f"{expected:,}"
+        if offset % alignment or offset < due or (exact and offset != due):
+            wanted = f"{due:,}" if exact else f"a multiple of {alignment} from {due:,} on"
             raise cursor.fail(f"tensor {name!r} has offset {offset:,} where {wanted} is due")
         info = make_info(cursor, name, shape, kind, data_start + offset)
         infos[name] = info
-        expected = None if info.nbytes is None else padded(offset + info.nbytes, alignment)
+        due, exact = padded(offset + (info.nbytes or 0), alignment), info.nbytes is not None
     return infos
 
 
@@ -233,6 +240,8 @@ def read_info(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
     if n_axes > MAX_AXES:
         raise cursor.fail(f"tensor {name!r} has {n_axes:,} axes, more than {MAX_AXES}")
     axes = [cursor.number("Q", f"the shape of {name!r}") for _ in range(n_axes)]
+    if math.prod(n or 1 for n in axes) > MAX_SIZE:
+        raise cursor.fail(f"tensor {name!r} has the impossible shape {axes[::-1]}")
     kind = cursor.number("I", f"the type of {name!r}")
     offset = cursor.number("Q", f"the offset of {name!r}")
     return name, tuple(reversed(axes)), kind, offset  # the file names the fastest axis first

@@ -57,8 +57,11 @@ def numba_cache_dir() -> Path:
 
 def sha256(path: Path) -> str:
     """SHA-256 of a file's contents, in hex."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise file_error(error, path) from error
 
 
 def make_dir(folder: Path) -> Path:
@@ -72,7 +75,10 @@ def make_dir(folder: Path) -> Path:
 
 def require_space(folder: Path, nbytes: int) -> None:
     """Raise ResourceError unless the disk that holds `folder` has `nbytes` free."""
-    free = shutil.disk_usage(folder).free
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise file_error(error, folder) from error
     if free < nbytes:
         raise ResourceError(
             f"{nbytes / 1e6:.0f} MB are needed on this disk and {free / 1e6:.0f} MB are free",

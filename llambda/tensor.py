@@ -10,6 +10,7 @@ one step of the stride goes from block to block, and a view may only cut between
 
 import ctypes
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -85,9 +86,10 @@ class Tensor:
         self.shape = tuple(int(n) for n in shape)
         if any(n < 0 for n in self.shape):
             raise InputError(f"a tensor cannot have shape {list(shape)}")
-        if self.shape and self.shape[-1] % dtype.block:
+        row = self.shape[-1] if self.shape else 1
+        if row % dtype.block:
             raise InputError(
-                f"{dtype} stores blocks of {dtype.block}, which do not divide a row of {shape[-1]}"
+                f"{dtype} stores blocks of {dtype.block}, which do not divide a row of {row}"
             )
         self.strides = contiguous_strides(self.grid, dtype) if strides is None else tuple(strides)
         if len(self.strides) != len(self.shape):
@@ -116,7 +118,9 @@ class Tensor:
             return cls(b"", dtype, array.shape)
         low, high = np.lib.array_utils.byte_bounds(array)
         raw = (ctypes.c_uint8 * (high - low)).from_address(low)
-        return cls(raw, dtype, array.shape, array.strides, array.ctypes.data - low, owner=array)
+        raw.owner = array  # type: ignore[attr-defined] # NumPy views of the tensor keep only raw
+        buffer = memoryview(raw) if array.flags.writeable else memoryview(raw).toreadonly()
+        return cls(buffer, dtype, array.shape, array.strides, array.ctypes.data - low, owner=array)
 
     # What the numbers in the header say
 
@@ -168,15 +172,18 @@ class Tensor:
                 length = len(range(start, stop, step))
                 if unit > 1 and (step != 1 or start % unit or length % unit):
                     raise InputError(f"{self.dtype} can only be cut between blocks of {unit}")
-                offset += start // unit * stride if length else 0
+                offset += start // unit * stride
                 shape.append(length)
                 strides.append(stride * step)
             else:
                 if unit > 1:
                     raise InputError(f"one element of a {self.dtype} block has no address")
-                if not -n <= key < n:
-                    raise InputError(f"index {key} on an axis of {n}")
-                offset += key % n * stride
+                position = operator.index(key)
+                if not -n <= position < n:
+                    raise InputError(f"index {position} on an axis of {n}")
+                offset += position % n * stride
+        if 0 in shape:
+            offset = self.offset  # no element, so no place that could lie outside the buffer
         return type(self)(self.buffer, self.dtype, tuple(shape), tuple(strides), offset, self.owner)
 
     def transpose(self, *axes: int) -> Self:
@@ -251,11 +258,11 @@ class Tensor:
 
     def _check_bounds(self) -> None:
         """Every byte that an index can reach must lie inside the buffer."""
-        if 0 in self.shape:
-            return
         reach = [(n - 1) * stride for n, stride in zip(self.grid, self.strides, strict=True)]
         first = self.offset + sum(r for r in reach if r < 0)
         end = self.offset + sum(r for r in reach if r > 0) + self.dtype.block_bytes
+        if 0 in self.shape:
+            first = end = self.offset
         size = memoryview(self.buffer).nbytes
         if first < 0 or end > size:
             raise InputError(

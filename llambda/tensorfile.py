@@ -1,14 +1,14 @@
 """A file of named tensors, whatever its format: the one face of `gguf` and `safetensors`."""
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .errors import ModelFileError, UnsupportedError
+from .errors import FileAccessError, ModelFileError, UnsupportedError
 from .paths import file_error
 from .quants import DECODED
 from .tensor import DType, Tensor
@@ -18,7 +18,9 @@ def map_file(path: Path) -> mmap.mmap:
     """The file's bytes as a read-only memory map: nothing is read until it is looked at."""
     try:
         if path.is_dir():
-            raise IsADirectoryError(21, os.strerror(21), str(path))
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
+            raise FileAccessError("a pipe or device", where=path, fix="Copy it to a file first.")
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise ModelFileError("the file is empty", where=path, fix="Fetch it again.")
@@ -56,6 +58,7 @@ class TensorFile(Mapping[str, Tensor]):
     metadata: dict[str, Any]
     infos: dict[str, TensorInfo]
     maps: dict[Path, mmap.mmap] = field(repr=False)
+    format: str = "unnamed"
 
     def __getitem__(self, name: str) -> Tensor:
         info = self.infos[name]
@@ -81,11 +84,12 @@ class TensorFile(Mapping[str, Tensor]):
         return sum(info.nbytes or 0 for info in self.infos.values())
 
     def close(self) -> None:
-        """Let go of the maps. Harmless when called twice."""
-        while self.maps:
-            _, mapped = self.maps.popitem()
-            with suppress(BufferError):  # tensors still look into it: freed with the last of them
-                mapped.close()
+        """Let go of the maps. Harmless when called twice.
+
+        A map is dropped, not closed: NumPy views do not tell it that they look into it, and to
+        read one over a closed map would crash the process.
+        """
+        self.maps.clear()
 
     def __enter__(self) -> Self:
         return self

@@ -55,6 +55,12 @@ class Weights(Generic[T]):
     head: T  # [vocab_size, dim]
     rope_factors: T | None = None  # [head_dim / 2]
 
+    def unique(self) -> list[T]:
+        """Every weight once, also one that serves twice."""
+        found: list[T] = []
+        self.map(found.append)
+        return found
+
     def map(self, function: Callable[[T], U]) -> "Weights[U]":
         """The same struct with the function's value in place of every weight, each made once."""
         made: dict[int, U] = {}

