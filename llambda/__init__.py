@@ -6,9 +6,9 @@ with llambda.load("tiny") as model:
         print(piece, end="")
 """
 
-from . import errors, gguf
+from . import errors, gguf, safetensors
 from .model import Model, load
 
 __version__ = "0.1.0"
 
-__all__ = ["Model", "__version__", "errors", "gguf", "load"]
+__all__ = ["Model", "__version__", "errors", "gguf", "load", "safetensors"]

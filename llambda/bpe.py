@@ -132,18 +132,17 @@ class ByteLevelBPE:
         self.ignore_merges = ignore_merges
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of the text. A byte that has no token is left out."""
+        """Token ids of the text. A byte without a token is left out, and its neighbours meet."""
         return [
             self.ids[piece]
             for word in split_words(text, self.patterns)
             for piece in self.pieces(to_glyphs(word.encode()))
-            if piece in self.ids
         ]
 
     def pieces(self, word: str) -> list[str]:
         if self.ignore_merges and word in self.ids:
             return [word]
-        return merge(word, self.ranks)
+        return merge("".join(glyph for glyph in word if glyph in self.ids), self.ranks)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text; bytes that are not UTF-8 become U+FFFD."""

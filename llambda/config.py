@@ -68,11 +68,18 @@ class ModelConfig:
 
 
 class Settings:
-    """A file's settings, taken out one by one, so that the end shows what nobody understood."""
+    """A file's settings, taken out one by one, so that the end shows what nobody understood.
 
-    def __init__(self, values: dict[str, Any], where: Path):
-        self.values = dict(values)
+    A setting that is None counts as absent. prefix stands before every key in messages.
+    """
+
+    def __init__(self, values: dict[str, Any], where: Path, prefix: str = ""):
+        self.values = {key: value for key, value in values.items() if value is not None}
         self.where = where
+        self.prefix = prefix
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
 
     def take(self, key: str, default: Any = None) -> Any:
         return self.values.pop(key, default)
@@ -101,6 +108,13 @@ class Settings:
             raise self.invalid(key, value, "a finite number above 0")
         return float(value)
 
+    def flag(self, key: str) -> bool | None:
+        """True, False, or None when the file does not say."""
+        value = self.take(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.invalid(key, value, "true or false")
+        return value
+
     def expect(self, key: str, *neutral: Any) -> None:
         """A setting that is implemented for its neutral values only, absence among them."""
         value = self.take(key)
@@ -116,19 +130,21 @@ class Settings:
 
     def missing(self, key: str) -> ModelFileError:
         return ModelFileError(
-            f"the setting {key!r} is missing", where=self.where, fix="Convert the model again."
+            f"the setting {self.prefix + key!r} is missing",
+            where=self.where,
+            fix="Convert the model again.",
         )
 
     def invalid(self, key: str, value: Any, wanted: str) -> ModelFileError:
         return ModelFileError(
-            f"{key} is {short(value)}, where {wanted} is needed",
+            f"{self.prefix}{key} is {short(value)}, where {wanted} is needed",
             where=self.where,
             fix="Convert the model again.",
         )
 
     def unsupported(self, key: str, value: Any) -> UnsupportedError:
         return UnsupportedError(
-            f"{key} = {short(value)} is not supported",
+            f"{self.prefix}{key} = {short(value)} is not supported",
             where=self.where,
             fix="This engine runs models of the plain llama architecture.",
         )

@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import config as configs
-from . import gguf, vocabulary, weights
+from . import modelfile
 from .cache import cache_bytes
 from .engines import BEST, RUNGS
 from .errors import LlambdaError, one_line
@@ -23,7 +22,7 @@ def describe_file(source: str | Path) -> dict[str, Any]:
     A sound file that no engine here can run is described all the same, with the reason.
     """
     path = resolve(source)
-    with gguf.open(path) as file:
+    with modelfile.open(path) as file:
         return {
             "path": str(source),
             "format": file.format,
@@ -59,9 +58,9 @@ def count_types(file: TensorFile) -> dict[str, dict[str, int]]:
 def what_runs(file: TensorFile) -> dict[str, Any]:
     """The engine that would run the file and the memory it would take, or why none can."""
     try:
-        config = configs.from_gguf(file.metadata, file.path)
-        vocabulary.from_gguf(file.metadata, file.path)
-        tensors = weights.from_gguf(file, config)
+        config = modelfile.read_config(file)
+        modelfile.read_tokenizer(file)
+        tensors = modelfile.read_weights(file, config)
     except LlambdaError as error:
         return {"engine": None, "why": error.what, "fix": error.fix}
     return {

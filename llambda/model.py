@@ -8,9 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from . import config as configs
-from . import gguf, vocabulary
-from . import weights as weights_of
+from . import modelfile
 from .cache import cache_bytes
 from .config import ModelConfig
 from .engines import rung
@@ -124,7 +122,8 @@ def load(
 
     Parameters
     ----------
-    source : "tiny", the name of a fetched model ("smollm2"), or the path of a .gguf file
+    source : "tiny", the name of a fetched model ("smollm2"), the path of a .gguf file or
+        of a Hugging Face folder
     engine : a rung's name; None is the best there is
     threads : None is the physical cores this process may use
     context : positions to have room for; None is the model's own, 4096 at most
@@ -135,16 +134,16 @@ def load(
     kind = rung(engine)
     threads = check_threads(threads)
     path = resolve(source)
-    file = gguf.open(path)
+    file = modelfile.open(path)
     try:
-        config = configs.from_gguf(file.metadata, path)
+        config = modelfile.read_config(file)
         context = check_context(config, context)
-        tokenizer = vocabulary.from_gguf(file.metadata, path)
+        tokenizer = modelfile.read_tokenizer(file)
         if len(tokenizer.vocab) > config.vocab_size:
             raise UnsupportedError(
                 f"{len(tokenizer.vocab)} tokens for {config.vocab_size} embeddings", where=path
             )
-        tensors = weights_of.from_gguf(file, config)
+        tensors = modelfile.read_weights(file, config)
         check_memory(kind.weight_bytes(tensors) + cache_bytes(config, context), path)
         plan = kind(config, tensors, threads)
     except BaseException:
@@ -169,7 +168,7 @@ def resolve(source: str | Path) -> Path:
         raise FileAccessError(
             "no such file, and no model of that name",
             where=source,
-            fix=f"Give the path of a .gguf file, or one of: tiny, {', '.join(KNOWN)}.",
+            fix=f"Give a .gguf file, a model's folder, or one of: tiny, {', '.join(KNOWN)}.",
         )
     return path
 

@@ -134,7 +134,7 @@ def target(cpu: str | None = None, features: str | None = None) -> llvm.TargetMa
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     here = asked(lambda: llvm.get_host_cpu_features().flatten(), "")
-    return llvm.Target.from_default_triple().create_target_machine(
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
         cpu=llvm.get_host_cpu_name() if cpu is None else cpu,
         features=here if features is None else features,
         opt=3,
@@ -178,8 +178,12 @@ def read(
 ) -> int:
     """The sum of an array's bytes taken as int32, modulo 2^32, times `passes`.
 
-    part : contiguous, 64-byte aligned, a multiple of STEP * streams bytes long
+    part : contiguous, 64-byte aligned, STEP * streams bytes long or a multiple of that;
+        InputError if it is not, for the loop trusts what it is told
     """
+    aligned = part.flags.c_contiguous and part.ctypes.data % 64 == 0
+    if not aligned or part.nbytes == 0 or part.nbytes % (STEP * streams) or passes < 1:
+        raise InputError(f"cannot read {part.nbytes} bytes {passes} times in {streams} streams")
     turns = part.nbytes // (STEP * streams)
     kernel = read_kernel(lanes or widest_lanes(), streams)
     return kernel(part.ctypes.data, turns * STEP, turns, turns * passes)
@@ -196,9 +200,11 @@ def in_step(calls: Sequence[Callable[[], object]]) -> float:
         times.append((start, time.perf_counter()))
 
     threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
-    for thread in threads:
-        thread.start()
-    go.set()
+    try:
+        for thread in threads:
+            thread.start()
+    finally:
+        go.set()
     for thread in threads:
         thread.join()
     return max(end for _, end in times) - min(start for start, _ in times)
@@ -233,7 +239,10 @@ def read_bandwidth(
     if threads < 1 or share < 1024:
         raise InputError(f"{threads} threads cannot share {nbytes} bytes, 1,024 or more each")
     if nbytes > available_memory():
-        raise ResourceError(f"{nbytes / 1e6:.0f} MB are needed to measure the memory's speed")
+        raise ResourceError(
+            f"{nbytes / 1e6:.0f} MB are needed to measure the memory's speed",
+            fix="Free some memory, or measure a smaller array.",
+        )
     room = np.empty(threads * share + 64, np.uint8)
     first = -room.ctypes.data % 64
     parts = room[first : first + threads * share].reshape(threads, share)

@@ -5,6 +5,7 @@ Both must be byte-level BPE, the kind that GPT-2 began and Llama 3, SmolLM and Q
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
 from .bpe import LLAMA3, QWEN2, glyph_bytes
 from .errors import ModelFileError, UnsupportedError
-from .paths import read_json
+from .paths import file_error, read_json
 from .tokenizer import Tokenizer
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # GGUF's token types
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # GGUF's token types
+MAX_VOCAB = 1 << 24  # far above any model's; a file that claims more is broken
 
 # Texts of control tokens that end an answer in the models of this family.
 END_TEXTS = frozenset(
@@ -76,7 +78,7 @@ def from_gguf(metadata: dict[str, Any], where: Path) -> Tokenizer:
             fix="Use a model with a byte-level BPE vocabulary (gpt2), such as Llama 3 or SmolLM.",
         )
     pre = metadata.get("tokenizer.ggml.pre")
-    if pre not in PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise UnsupportedError(
             f"tokenizer.ggml.pre = {pre!r} is not supported",
             where=where,
@@ -95,24 +97,42 @@ def from_gguf(metadata: dict[str, Any], where: Path) -> Tokenizer:
     library.add_tokens([AddedToken(tokens[i], normalized=False) for i in added])
 
     def token_id(name: str) -> int | None:
-        value = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if value is not None and not (isinstance(value, int) and 0 <= value < len(tokens)):
-            raise ModelFileError(f"{name}_token_id = {value!r} is no token", where=where)
-        return value
+        key = f"tokenizer.ggml.{name}_token_id"
+        return checked_id(metadata.get(key), len(tokens), key, where)
+
+    def token_bytes(token: str, kind: int) -> bytes:
+        if kind == UNUSED:  # a name that fills a spare row, such as [PAD7]
+            return b""
+        whole = kind in (CONTROL, UNKNOWN, USER_DEFINED)
+        return token.encode() if whole else glyphs_to_bytes(token)
 
     bos, eos = token_id("bos"), token_id("eos")
-    whole = {*control, *added}
+    # Llama 3's files may leave add_bos_token out: llama.cpp takes their pre-tokenizer for a yes.
+    adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", pre == "llama-bpe"))
     return Tokenizer(
         library,
-        vocab=[t.encode() if i in whole else glyphs_to_bytes(t) for i, t in enumerate(tokens)],
+        vocab=[token_bytes(token, kind) for token, kind in zip(tokens, types, strict=True)],
         special_ids=control,
         bos_id=bos,
         eos_id=eos,
-        adds_bos=bos is not None and bool(metadata.get("tokenizer.ggml.add_bos_token", False)),
+        adds_bos=adds_bos and bos is not None,
         stop_ids={i for i in (eos, token_id("eot"), token_id("eom")) if i is not None}
         | {i for i in control if tokens[i] in END_TEXTS},
-        chat_template=metadata.get("tokenizer.chat_template"),
+        chat_template=checked_template(metadata.get("tokenizer.chat_template"), where),
     )
+
+
+def checked_id(value: Any, size: int, name: str, where: Path) -> int | None:
+    """A token id out of a file, or None where the file gives none."""
+    if value is not None and not (type(value) is int and 0 <= value < size):
+        raise ModelFileError(f"{name} = {value!r} is no token", where=where)
+    return value
+
+
+def checked_template(value: Any, where: Path) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ModelFileError("the chat template is not a text", where=where)
+    return value
 
 
 def string_list(metadata: dict[str, Any], key: str, where: Path) -> list[str]:
@@ -153,23 +173,15 @@ def from_json(path: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face folder, given its tokenizer.json.
 
     tokenizer_config.json and generation_config.json beside it, where they exist, name the special
-    tokens, the ends of an answer and the chat template.
+    tokens, the ends of an answer and the chat template. What the post-processor puts in front of
+    a text belongs to a prompt; what it puts behind does not, for a prompt is to be continued.
     """
-    data = read_json(path)
-    kinds = set(component_types(data))
-    model = data.get("model", {}).get("type")
-    if model != "BPE" or "ByteLevel" not in kinds:
-        raise UnsupportedError(
-            f"a {model!r} tokenizer made of {', '.join(sorted(kinds))} is not supported",
-            where=path,
-            fix="Use a model with a byte-level BPE vocabulary, such as Llama 3 or SmolLM.",
-        )
-    try:
-        library = tokenizers.Tokenizer.from_str(json.dumps(data))
-    except Exception as error:  # the library raises bare Exceptions
-        raise ModelFileError(f"not a usable tokenizer: {error}", where=path) from error
-    config = read_json(path.with_name("tokenizer_config.json"), optional=True)
-    generation = read_json(path.with_name("generation_config.json"), optional=True)
+    library = load_library(path)
+    settings = path.with_name("tokenizer_config.json")
+    config = read_json(settings, optional=True)
+    generation = path.with_name("generation_config.json")
+    ends = read_json(generation, optional=True).get("eos_token_id")
+
     added = library.get_added_tokens_decoder()
     by_text = library.get_vocab(with_added_tokens=True)
     vocab = [b""] * (max(by_text.values(), default=-1) + 1)
@@ -179,44 +191,93 @@ def from_json(path: Path) -> Tokenizer:
 
     def named(key: str) -> int | None:
         token = config.get(key)
-        return by_text.get(token["content"] if isinstance(token, dict) else str(token))
+        text = token.get("content") if isinstance(token, dict) else token
+        if token is not None and not isinstance(text, str):
+            raise ModelFileError(f"{key} = {token!r} is no token", where=settings)
+        return None if text is None else by_text.get(text)
 
-    first = library.encode("", add_special_tokens=True).ids[:1]  # what the post-processor adds
-    bos = first[0] if first else named("bos_token")
+    encoding = library.encode("a", add_special_tokens=True)
+    marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+    front = [i for i, mark in takewhile(lambda pair: pair[1], marked)]
+    if len(front) > 1:
+        raise UnsupportedError(f"prompts begin with {len(front)} special tokens", where=path)
     eos = named("eos_token")
-    ends = generation.get("eos_token_id", [])
+    stops = {eos} | {
+        checked_id(i, len(vocab), "eos_token_id", generation)
+        for i in (ends if isinstance(ends, list) else [ends])
+    }
     return Tokenizer(
         library,
         vocab,
         special_ids=special,
-        bos_id=bos,
+        bos_id=front[0] if front else named("bos_token"),
         eos_id=eos,
-        adds_bos=bool(first),
-        stop_ids={i for i in (eos, *(ends if isinstance(ends, list) else [ends])) if i is not None}
+        adds_bos=bool(front),
+        stop_ids={i for i in stops if i is not None}
         | {i for i in special if vocab[i].decode() in END_TEXTS},
         chat_template=find_template(path, config),
     )
+
+
+def load_library(path: Path) -> tokenizers.Tokenizer:
+    """A tokenizer.json in the library, if it is byte-level BPE and holds together."""
+    data = read_json(path)
+    model = data.get("model")
+    if not isinstance(model, dict):
+        raise ModelFileError("not a tokenizer: it has no model", where=path)
+    kind = model.get("type", "BPE" if "merges" in model else None)  # GPT-2's does not say
+    splitters = sorted(set(component_types(data.get("pre_tokenizer"))))
+    if kind != "BPE" or "ByteLevel" not in splitters:
+        raise UnsupportedError(
+            f"a {kind!r} tokenizer that cuts text by {splitters} is not supported",
+            where=path,
+            fix="Use a model with a byte-level BPE vocabulary, such as Llama 3 or SmolLM.",
+        )
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            raise UnsupportedError(f"model.{key} = {model[key]!r} is not supported", where=path)
+    try:
+        library = tokenizers.Tokenizer.from_str(json.dumps(data))
+    except Exception as error:  # the library raises bare Exceptions
+        raise ModelFileError(f"not a usable tokenizer: {error}", where=path) from error
+    library.no_truncation()  # the settings of whoever saved the file, not the model's
+    library.no_padding()
+
+    by_text = library.get_vocab(with_added_tokens=True)
+    ids = set(by_text.values())
+    if len(ids) < len(by_text) or max(ids, default=0) >= MAX_VOCAB:
+        raise ModelFileError("token ids are used twice or out of range", where=path)
+    for token in data.get("added_tokens") or []:  # the library would renumber them
+        if by_text.get(token["content"]) != token["id"]:
+            raise ModelFileError(
+                f"added token {token['content']!r} cannot have id {token['id']}", where=path
+            )
+    return library
 
 
 def find_template(path: Path, config: dict[str, Any]) -> str | None:
     """The chat template: a file of its own in newer folders, a setting in older ones."""
     file = path.with_name("chat_template.jinja")
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise file_error(error, file) from error
+        except UnicodeError as error:
+            raise ModelFileError(f"not UTF-8: {error}", where=file) from error
     template = config.get("chat_template")
     if isinstance(template, list):  # several named ones
-        template = next((t["template"] for t in template if t.get("name") == "default"), None)
-    return template
+        named = [t for t in template if isinstance(t, dict) and t.get("name") == "default"]
+        template = named[0].get("template") if named else None
+    return checked_template(template, path.with_name("tokenizer_config.json"))
 
 
-def component_types(data: Any) -> Iterator[str]:
-    """The `type` of every component of a tokenizer.json but the vocabulary's own entries."""
-    if isinstance(data, dict):
-        if isinstance(data.get("type"), str):
-            yield data["type"]
-        for key, value in data.items():
-            if key not in ("vocab", "merges", "added_tokens"):
-                yield from component_types(value)
-    elif isinstance(data, list):
-        for entry in data:
+def component_types(component: Any) -> Iterator[str]:
+    """The `type` of a component of a tokenizer.json, and of those inside it."""
+    if isinstance(component, dict):
+        if isinstance(component.get("type"), str):
+            yield component["type"]
+        yield from component_types(list(component.values()))
+    elif isinstance(component, list):
+        for entry in component:
             yield from component_types(entry)

@@ -4,7 +4,7 @@ Both are checked, because a forgotten bias or a misspelt name gives a model that
 nonsense. The rows of q and k are brought into one order here, whatever the file's.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
@@ -88,24 +88,73 @@ class Weights(Generic[T]):
 
 Shape = tuple[int, ...]
 
-GGUF_LAYER = {
-    "attn_norm": "attn_norm.weight",
-    "q": "attn_q.weight",
-    "k": "attn_k.weight",
-    "v": "attn_v.weight",
-    "o": "attn_output.weight",
-    "ffn_norm": "ffn_norm.weight",
-    "gate": "ffn_gate.weight",
-    "up": "ffn_up.weight",
-    "down": "ffn_down.weight",
-    "q_bias": "attn_q.bias",
-    "k_bias": "attn_k.bias",
-    "v_bias": "attn_v.bias",
-    "o_bias": "attn_output.bias",
-    "gate_bias": "ffn_gate.bias",
-    "up_bias": "ffn_up.bias",
-    "down_bias": "ffn_down.bias",
-}
+
+@dataclass(frozen=True)
+class Naming:
+    """How a file format calls the weights.
+
+    layer : what stands before a layer's weights, with its number in place of {}
+    suffixes : the rest of the name, by field of Layer
+    pairs : whether the rows of q and k that rotate together are neighbours
+    ignored : endings of tensors that hold nothing a model needs
+    """
+
+    embed: str
+    final_norm: str
+    head: str
+    rope_factors: str | None
+    layer: str
+    suffixes: dict[str, str]
+    pairs: bool
+    ignored: tuple[str, ...] = ()
+
+
+def _with_biases(matrices: dict[str, str], norms: dict[str, str]) -> dict[str, str]:
+    weights = {field: f"{name}.weight" for field, name in (matrices | norms).items()}
+    return weights | {f"{field}_bias": f"{name}.bias" for field, name in matrices.items()}
+
+
+GGUF = Naming(
+    embed="token_embd.weight",
+    final_norm="output_norm.weight",
+    head="output.weight",
+    rope_factors="rope_freqs.weight",
+    layer="blk.{}.",
+    suffixes=_with_biases(
+        matrices={
+            "q": "attn_q",
+            "k": "attn_k",
+            "v": "attn_v",
+            "o": "attn_output",
+            "gate": "ffn_gate",
+            "up": "ffn_up",
+            "down": "ffn_down",
+        },
+        norms={"attn_norm": "attn_norm", "ffn_norm": "ffn_norm"},
+    ),
+    pairs=True,
+)
+HUGGING_FACE = Naming(
+    embed="model.embed_tokens.weight",
+    final_norm="model.norm.weight",
+    head="lm_head.weight",
+    rope_factors=None,
+    layer="model.layers.{}.",
+    suffixes=_with_biases(
+        matrices={
+            "q": "self_attn.q_proj",
+            "k": "self_attn.k_proj",
+            "v": "self_attn.v_proj",
+            "o": "self_attn.o_proj",
+            "gate": "mlp.gate_proj",
+            "up": "mlp.up_proj",
+            "down": "mlp.down_proj",
+        },
+        norms={"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"},
+    ),
+    pairs=False,
+    ignored=("rotary_emb.inv_freq",),  # older files keep these derived numbers
+)
 
 
 def layer_shapes(config: ModelConfig) -> dict[str, Shape]:
@@ -162,9 +211,9 @@ class Shelf:
         present = name in self.left if wanted is None else wanted
         return self.take(name, shape) if present else None
 
-    def finish(self, ignored: Iterable[str] = ()) -> None:
+    def finish(self, ignored: tuple[str, ...]) -> None:
         """Refuse the first tensor that nobody took."""
-        unused = [name for name in self.left if name not in set(ignored)]
+        unused = [name for name in self.left if not name.endswith(ignored)]
         if unused:
             raise ModelFileError(
                 f"tensor {unused[0]!r} has no place in a llama model of these settings",
@@ -173,36 +222,54 @@ class Shelf:
             )
 
 
-def from_gguf(file: TensorFile, config: ModelConfig) -> Weights[Tensor]:
-    """Weights over a GGUF file's map; only q and k are copied, into canonical row order."""
+def collect(file: TensorFile, config: ModelConfig, naming: Naming) -> Weights[Tensor]:
+    """Weights over the file's map. Where rows need another order, q and k are copied into it.
+
+    Raises ModelFileError for a tensor that is missing, left over or of another shape.
+    """
     shelf = Shelf(file)
-    shapes = layer_shapes(config)
-
-    def take_layer(i: int) -> Layer[Tensor]:
-        found: dict[str, Any] = {}
-        for part, suffix in GGUF_LAYER.items():
-            name = f"blk.{i}.{suffix}"
-            if part.endswith("_bias"):
-                found[part] = shelf.take_if(None, name, shapes[part])
-            else:
-                found[part] = shelf.take(name, shapes[part])
-        for part, heads in (("q", config.n_heads), ("k", config.n_kv_heads)):
-            found[part] = halves_from_pairs(found[part], heads)
-            if found[f"{part}_bias"] is not None:
-                found[f"{part}_bias"] = halves_from_pairs(found[f"{part}_bias"], heads)
-        return Layer(**found)
-
-    embed = shelf.take("token_embd.weight", (config.vocab_size, config.dim))
-    head = shelf.take_if(None, "output.weight", (config.vocab_size, config.dim))
+    embed = shelf.take(naming.embed, (config.vocab_size, config.dim))
+    head_wanted = True if config.tied is False else None  # a head that is there is used
+    head = shelf.take_if(head_wanted, naming.head, (config.vocab_size, config.dim))
+    factors = None
+    if naming.rope_factors is not None:
+        factors = shelf.take_if(None, naming.rope_factors, (config.rope.dim // 2,))
     weights = Weights(
         embed=embed,
-        layers=tuple(take_layer(i) for i in range(config.n_layers)),
-        final_norm=shelf.take("output_norm.weight", (config.dim,)),
+        layers=tuple(take_layer(shelf, config, naming, i) for i in range(config.n_layers)),
+        final_norm=shelf.take(naming.final_norm, (config.dim,)),
         head=embed if head is None else head,
-        rope_factors=shelf.take_if(None, "rope_freqs.weight", (config.rope.dim // 2,)),
+        rope_factors=factors,
     )
-    shelf.finish()
+    shelf.finish(naming.ignored)
     return weights
+
+
+def take_layer(shelf: Shelf, config: ModelConfig, naming: Naming, i: int) -> Layer[Tensor]:
+    found: dict[str, Any] = {}
+    for part, shape in layer_shapes(config).items():
+        name = naming.layer.format(i) + naming.suffixes[part]
+        wanted: bool | None = True
+        if part.endswith("_bias"):
+            in_mlp = part in ("gate_bias", "up_bias", "down_bias")
+            wanted = config.mlp_bias if in_mlp else config.attention_bias
+        found[part] = shelf.take_if(wanted, name, shape)
+    if naming.pairs:
+        for part, heads in (("q", config.n_heads), ("k", config.n_kv_heads)):
+            for rows in (part, f"{part}_bias"):
+                if found[rows] is not None:
+                    found[rows] = halves_from_pairs(found[rows], heads)
+    return Layer(**found)
+
+
+def from_gguf(file: TensorFile, config: ModelConfig) -> Weights[Tensor]:
+    """The weights of a GGUF file."""
+    return collect(file, config, GGUF)
+
+
+def from_hf(file: TensorFile, config: ModelConfig) -> Weights[Tensor]:
+    """The weights of a Hugging Face folder's safetensors."""
+    return collect(file, config, HUGGING_FACE)
 
 
 def halves_from_pairs(weight: Tensor, n_heads: int) -> Tensor:
