@@ -20,9 +20,10 @@ from . import __version__
 from .describe import describe_file, report_file
 from .doctor import examine, report
 from .engines import RUNGS
-from .errors import LlambdaError
+from .errors import LlambdaError, one_line
 from .eventlog import EventLog
 from .fetch import KNOWN, fetch, known
+from .generate import Generation
 from .model import DEFAULT_MAX_TOKENS, Model, load
 from .paths import atomic_write
 from .sampling import Sampling
@@ -37,20 +38,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         arguments.run(arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)
         return 0
     except LlambdaError as error:
         return fail(arguments, str(error), error)
     except KeyboardInterrupt:
         return fail(arguments, "interrupted", None, status=130)
     except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
     except MemoryError as error:
         return fail(arguments, "out of memory. Take a smaller model or context.", error)
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None:  # no file's error: stdout's
+            discard_output()
+            return fail(arguments, f"cannot write the output: {error.strerror}.", error)
         message = f"internal error: {type(error).__name__}: {error}. Please report it."
-        return fail(arguments, " ".join(message.split()), error)
+        return fail(arguments, one_line(message), error)
+
+
+def discard_output() -> None:
+    """Send what is still to be written to stdout nowhere, or Python would try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(
@@ -108,9 +117,10 @@ def add_model(sub: argparse.ArgumentParser) -> None:
 
 def add_generate(sub: argparse.ArgumentParser) -> None:
     add_model(sub)
-    prompt = sub.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("prompt", metavar="PROMPT", nargs="?", help="text to continue")
-    prompt.add_argument("--ids", type=token_ids, help='token ids instead of text: "504,3575"')
+    given = sub.add_mutually_exclusive_group(required=True)
+    prompt = given.add_argument("prompt", metavar="PROMPT", nargs="?", help="text to continue")
+    prompt.nargs = None  # with "?", an option between MODEL and PROMPT means no PROMPT to argparse
+    given.add_argument("--ids", type=token_ids, help='token ids instead of text: "504,3575"')
     default = Sampling()
     sub.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N")
     sub.add_argument("--temperature", type=float, default=default.temperature, metavar="T")
@@ -140,20 +150,33 @@ def open_model(arguments: argparse.Namespace) -> Model:
 
 
 def run_generate(arguments: argparse.Namespace) -> None:
+    """Print the text as it comes, or everything as one JSON line at the end."""
     log = EventLog(arguments.log)
     begin = time.perf_counter()
     try:
-        with open_model(arguments) as model:
-            log.write("load", model.load_s, model=model.config.name, engine=model.engine.name)
-            generate(arguments, model, log)
-    except LlambdaError as error:
+        model = open_model(arguments)
+        log.write("load", model.load_s, model=model.config.name, engine=model.engine.name)
+        generation = start(arguments, model, log)
+    except LlambdaError as error:  # from here on, the generation itself tells the log
         log.write("error", time.perf_counter() - begin, error=str(error))
         raise
+    if not arguments.json:
+        for piece in generation:
+            print(piece, end="", flush=True)
+        print()
+        return
+    result = {
+        "prompt_ids": generation.prompt_ids,
+        "ids": generation.ids,
+        "text": generation.text,
+        "finish_reason": generation.finish_reason,
+        "stats": generation.stats,
+    }
+    print(json.dumps(result))
 
 
-def generate(arguments: argparse.Namespace, model: Model, log: EventLog) -> None:
-    """Print the text as it comes, or everything as one JSON line at the end."""
-    generation = model.generate(
+def start(arguments: argparse.Namespace, model: Model, log: EventLog) -> Generation:
+    return model.generate(
         arguments.prompt if arguments.ids is None else arguments.ids,
         max_tokens=arguments.max_tokens,
         temperature=arguments.temperature,
@@ -166,19 +189,6 @@ def generate(arguments: argparse.Namespace, model: Model, log: EventLog) -> None
         parse_special=arguments.parse_special,
         log=log,
     )
-    if arguments.json:
-        result = {
-            "prompt_ids": generation.prompt_ids,
-            "ids": generation.ids,
-            "text": generation.text,
-            "finish_reason": generation.finish_reason,
-            "stats": generation.stats,
-        }
-        print(json.dumps(result))
-        return
-    for piece in generation:
-        print(piece, end="", flush=True)
-    print()
 
 
 def run_inspect(arguments: argparse.Namespace) -> None:

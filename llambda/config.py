@@ -4,7 +4,7 @@ Whatever could change the computation and is not understood is refused, with its
 an ignored setting is a model that runs and answers nonsense.
 """
 
-import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +104,7 @@ class Settings:
             raise self.missing(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.invalid(key, value, "a number")
-        if not (math.isfinite(value) and value > 0):
+        if not 0 < value <= sys.float_info.max:  # false for nan, and no whole number overflows
             raise self.invalid(key, value, "a finite number above 0")
         return float(value)
 
@@ -161,7 +161,9 @@ def from_gguf(metadata: dict[str, Any], where: Path) -> ModelConfig:
     architecture = metadata.get("general.architecture")
     if architecture is None:
         raise ModelFileError(
-            "general.architecture is missing: this file holds no language model", where=where
+            "general.architecture is missing: this file holds no language model",
+            where=where,
+            fix="Give the file of a model.",
         )
     if architecture != ARCHITECTURE:
         raise UnsupportedError(
@@ -227,9 +229,12 @@ def checked(config: ModelConfig, where: Path) -> ModelConfig:
         raise ModelFileError(
             f"{config.n_heads} heads cannot share {config.n_kv_heads} key/value heads equally",
             where=where,
+            fix="Convert the model again.",
         )
     if config.head_dim % 2:
         raise ModelFileError(
-            f"a head of {config.head_dim} elements cannot be rotated in pairs", where=where
+            f"a head of {config.head_dim} elements cannot be rotated in pairs",
+            where=where,
+            fix="Convert the model again.",
         )
     return config

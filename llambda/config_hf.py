@@ -35,7 +35,11 @@ def from_hf(values: dict[str, Any], where: Path) -> ModelConfig:
     settings = Settings(values, where)
     kind = settings.take("model_type")
     if kind is None:
-        raise ModelFileError("model_type is missing: not a model's config.json", where=where)
+        raise ModelFileError(
+            "model_type is missing: not a model's config.json",
+            where=where,
+            fix="Give a model's folder as transformers saves it.",
+        )
     classes = settings.take("architectures") or ["LlamaForCausalLM"]
     if kind != ARCHITECTURE or classes != ["LlamaForCausalLM"]:
         raise UnsupportedError(
@@ -48,7 +52,7 @@ def from_hf(values: dict[str, Any], where: Path) -> ModelConfig:
     default_head_dim = max(dim // n_heads, 1)
     head_dim = settings.count("head_dim", default_head_dim)
     config = ModelConfig(
-        name=where.parent.name,
+        name=where.parent.resolve().name,
         n_layers=settings.count("num_hidden_layers"),
         dim=dim,
         n_heads=n_heads,
@@ -103,25 +107,23 @@ def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
 
 def scaled_rope(rope: Settings, head_dim: int, base: float) -> RopeConfig:
     """The kind of scaling and its numbers."""
-    names = {rope.take("rope_type"), rope.take("type")} - {None}
-    if len(names) > 1:
-        raise rope.unsupported("rope_type", sorted(map(str, names)))
-    kind = names.pop() if names else "default"
+    kind, older = rope.take("rope_type"), rope.take("type")
+    if kind is None:
+        kind = older
+    elif older is not None and older != kind:
+        raise rope.unsupported("type", older)
     match kind:
-        case "default":
+        case None | "default":
             return RopeConfig(head_dim, base)
         case "linear":
             rope.take("original_max_position_embeddings")
             return RopeConfig(head_dim, base, "linear", rope.positive("factor"))
         case "llama3":
-            return RopeConfig(
-                head_dim,
-                base,
-                "llama3",
-                rope.positive("factor"),
-                rope.positive("low_freq_factor"),
-                rope.positive("high_freq_factor"),
-                rope.count("original_max_position_embeddings"),
-            )
+            factor = rope.positive("factor")
+            low, high = rope.positive("low_freq_factor"), rope.positive("high_freq_factor")
+            if low >= high:
+                raise rope.invalid("high_freq_factor", high, f"a number above {low}")
+            context = rope.count("original_max_position_embeddings")
+            return RopeConfig(head_dim, base, "llama3", factor, low, high, context)
         case _:
             raise rope.unsupported("rope_type", kind)

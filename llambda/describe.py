@@ -9,8 +9,8 @@ from typing import Any
 from . import modelfile
 from .cache import cache_bytes
 from .engines import BEST, RUNGS
-from .errors import LlambdaError, one_line
-from .model import resolve
+from .errors import LlambdaError, one_line, plural
+from .model import resolve, understand
 from .tensorfile import TensorFile
 
 LONG = 8  # a list with more entries is described, not printed
@@ -58,9 +58,7 @@ def count_types(file: TensorFile) -> dict[str, dict[str, int]]:
 def what_runs(file: TensorFile) -> dict[str, Any]:
     """The engine that would run the file and the memory it would take, or why none can."""
     try:
-        config = modelfile.read_config(file)
-        modelfile.read_tokenizer(file)
-        tensors = modelfile.read_weights(file, config)
+        config, _, tensors = understand(file)
     except LlambdaError as error:
         return {"engine": None, "why": error.what, "fix": error.fix}
     return {
@@ -73,8 +71,11 @@ def what_runs(file: TensorFile) -> dict[str, Any]:
 
 def shortened(value: Any) -> Any:
     """A metadata value for reading: long lists by length and beginning, non-numbers as text."""
-    if isinstance(value, list) and len(value) > LONG:
-        return {"length": len(value), "first": [shortened(entry) for entry in value[:LONG]]}
+    if isinstance(value, list):
+        first = [shortened(entry) for entry in value[:LONG]]
+        return first if len(value) <= LONG else {"length": len(value), "first": first}
+    if isinstance(value, dict):
+        return {key: shortened(entry) for key, entry in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
@@ -87,7 +88,8 @@ def report_file(facts: dict[str, Any]) -> str:
     lines += [
         f"  {one_line(key)} = {value_text(value)}" for key, value in facts["metadata"].items()
     ]
-    lines += ["", f"{len(facts['tensors'])} tensors, {facts['parameters']:,} parameters"]
+    tensors = plural(len(facts["tensors"]), "tensor")
+    lines += ["", f"{tensors}, {plural(facts['parameters'], 'parameter')}"]
     for tensor in facts["tensors"]:
         shape = " x ".join(map(str, tensor["shape"])) or "scalar"
         size = "unknown size" if tensor["bytes"] is None else f"{tensor['bytes']:,} bytes"
@@ -114,7 +116,7 @@ def report_runs(runs: dict[str, Any]) -> list[str]:
 
 def value_text(value: Any) -> str:
     """A metadata value on one line, cut where it is long."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value.keys() == {"length", "first"}:
         first = ", ".join(one_line(str(entry)) for entry in value["first"])
         return f"[{first}, ...] ({value['length']:,} entries)"
     text = one_line(str(value))

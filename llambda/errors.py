@@ -5,6 +5,10 @@ one line on stderr and exit status 1. Kinds that are also a `ValueError` are abo
 was given: a file's bytes, a prompt, a setting.
 """
 
+import math
+from numbers import Integral, Real
+from typing import Any
+
 
 class LlambdaError(Exception):
     """Base of all errors of this package.
@@ -22,7 +26,7 @@ class LlambdaError(Exception):
         self.fix = fix
         message = what if where is None else f"{where}: {what}"
         if fix is not None:
-            message = f"{message}. {fix}"
+            message = f"{message.rstrip('.')}. {fix}"
         super().__init__(one_line(message))
 
 
@@ -56,6 +60,16 @@ class DownloadError(LlambdaError):
 
 class MissingPackageError(LlambdaError):
     """An optional package (torch, for instance) is needed and not installed."""
+
+
+def require_number(
+    name: str, value: Any, low: float, high: float, wanted: str, whole: bool = False
+) -> None:
+    """Raise InputError unless the value is a finite number from low to high, both included."""
+    right_kind = isinstance(value, Integral if whole else Real)
+    if not right_kind or not low <= value <= high or value == math.inf:
+        kind = "a whole number" if whole else "a number"
+        raise InputError(f"{name} is {value!r}", fix=f"It must be {kind}, {wanted}.")
 
 
 def one_line(text: str) -> str:

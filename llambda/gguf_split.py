@@ -20,7 +20,9 @@ def is_split(file: TensorFile) -> bool:
     """Whether the file is one of several parts."""
     count = file.metadata.get("split.count", 0)
     if not isinstance(count, int):
-        raise ModelFileError(f"split.count is {count!r}, not a number", where=file.path)
+        raise ModelFileError(
+            f"split.count is {count!r}, not a number", where=file.path, fix="Split the model again."
+        )
     return count > 1
 
 

@@ -1,5 +1,7 @@
 """load(): a name or a file -> a Model that generates."""
 
+import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +15,20 @@ from .cache import cache_bytes
 from .config import ModelConfig
 from .engines import rung
 from .engines.base import Engine
-from .errors import ContextError, FileAccessError, InputError, ResourceError, UnsupportedError
+from .errors import (
+    ContextError,
+    FileAccessError,
+    InputError,
+    ResourceError,
+    UnsupportedError,
+    require_number,
+)
 from .eventlog import EventLog
 from .fetch import KNOWN
 from .generate import Generation
 from .machine import available_memory, default_threads
-from .paths import data_dir
+from .paths import data_dir, file_error
+from .quants import DECODED
 from .sampling import Sampling
 from .tensor import Tensor
 from .tensorfile import TensorFile
@@ -136,20 +146,35 @@ def load(
     path = resolve(source)
     file = modelfile.open(path)
     try:
-        config = modelfile.read_config(file)
+        config, tokenizer, tensors = understand(file)
         context = check_context(config, context)
-        tokenizer = modelfile.read_tokenizer(file)
-        if len(tokenizer.vocab) > config.vocab_size:
-            raise UnsupportedError(
-                f"{len(tokenizer.vocab)} tokens for {config.vocab_size} embeddings", where=path
-            )
-        tensors = modelfile.read_weights(file, config)
         check_memory(kind.weight_bytes(tensors) + cache_bytes(config, context), path)
         plan = kind(config, tensors, threads)
     except BaseException:
         file.close()
         raise
     return Model(file, config, tensors, tokenizer, plan, context, time.perf_counter() - begin)
+
+
+def understand(file: TensorFile) -> tuple[ModelConfig, Tokenizer, Weights[Tensor]]:
+    """What an engine needs of a model file. Refuses what none here could run."""
+    config = modelfile.read_config(file)
+    tokenizer = modelfile.read_tokenizer(file)
+    if len(tokenizer.vocab) > config.vocab_size:
+        raise UnsupportedError(
+            f"{len(tokenizer.vocab):,} tokens for {config.vocab_size:,} embeddings",
+            where=file.path,
+            fix="Convert the model again.",
+        )
+    decodable = [form.name for form in DECODED]
+    for info in file.infos.values():
+        if info.kind not in decodable:
+            raise UnsupportedError(
+                f"tensor {info.name!r} is stored as {info.kind}, which no engine here can decode",
+                where=info.path,
+                fix=f"Use a file in one of {', '.join(decodable)}.",
+            )
+    return config, tokenizer, modelfile.read_weights(file, config)
 
 
 def resolve(source: str | Path) -> Path:
@@ -163,21 +188,24 @@ def resolve(source: str | Path) -> Path:
                 f"the model {source} has not been fetched", fix=f"Run: llambda fetch {source}"
             )
         return model.path
-    path = Path(source).expanduser()
-    if not path.exists():
+    path = Path(os.path.expanduser(source))  # leaves a user that does not exist as it is
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         raise FileAccessError(
             "no such file, and no model of that name",
             where=source,
             fix=f"Give a .gguf file, a model's folder, or one of: tiny, {', '.join(KNOWN)}.",
-        )
+        ) from None
+    except OSError as error:
+        raise file_error(error, path) from error
     return path
 
 
 def check_threads(threads: int | None) -> int:
     if threads is None:
         return default_threads()
-    if threads < 1:
-        raise InputError(f"threads is {threads}", fix="Use 1 or more.")
+    require_number("threads", threads, 1, math.inf, "1 or more", whole=True)
     return threads
 
 
@@ -185,8 +213,7 @@ def check_context(config: ModelConfig, context: int | None) -> int:
     """The context to use, if the model allows it."""
     if context is None:
         return min(config.context_length, DEFAULT_CONTEXT)
-    if context < 1:
-        raise InputError(f"context is {context}", fix="Use 1 or more.")
+    require_number("context", context, 1, math.inf, "1 or more", whole=True)
     if context > config.context_length:
         raise ContextError(
             f"a context of {context:,} is more than the model's {config.context_length:,}",

@@ -5,7 +5,7 @@ from pathlib import Path
 from . import config, config_hf, gguf, safetensors, vocabulary, weights
 from .config import ModelConfig
 from .errors import ModelFileError
-from .paths import read_json
+from .paths import file_error, read_json
 from .tensor import Tensor
 from .tensorfile import TensorFile
 from .tokenizer import Tokenizer
@@ -16,11 +16,15 @@ SETTINGS = "config.json"
 
 def open(path: Path) -> TensorFile:
     """The tensors and the metadata; in a Hugging Face folder the latter are config.json's."""
-    if path.is_dir():
-        if not (path / SETTINGS).is_file():
+    try:
+        is_folder = path.is_dir()
+        if is_folder and not (path / SETTINGS).is_file():
             raise ModelFileError(
                 f"a folder without {SETTINGS}", where=path, fix="Give a model's folder or a .gguf."
             )
+    except OSError as error:
+        raise file_error(error, path) from error
+    if is_folder:
         settings = read_json(path / SETTINGS)
         file = safetensors.open(path)
         return TensorFile(path, settings, file.infos, file.maps, "Hugging Face folder")

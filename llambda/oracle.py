@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from .config import ModelConfig, RopeConfig
+from .engines.base import check_ids
 from .errors import InputError, MissingPackageError
 from .quants import decode
 from .tensor import Tensor
@@ -29,7 +30,8 @@ Activations = dict[str, npt.NDArray[Any]]
 class Oracle:
     """The reference for one model.
 
-    dtype : "float32" or "float64", in which everything but the angles is computed
+    dtype : "float32" or "float64", in which everything but the angles is computed; weights are
+        held as float32, which they are exactly, and converted where they are used
     Raises MissingPackageError where PyTorch is not installed.
     """
 
@@ -58,12 +60,13 @@ class Oracle:
         """Every activation of ids at positions 0 to n - 1, named as `engines.base` names them."""
         import torch
 
-        if not ids or min(ids) < 0 or max(ids) >= self.config.vocab_size:
-            raise InputError(f"ids must be some of 0 to {self.config.vocab_size - 1}")
+        tokens = torch.tensor(check_ids(ids, self.config.vocab_size), dtype=torch.int64)
+        if len(tokens) == 0:
+            raise InputError("there are no token ids to evaluate", fix="Give at least one.")
         seen: dict[str, torch.Tensor] = {}
         with torch.inference_mode():
-            x = seen["embed"] = self.weights.embed[torch.tensor(ids)].to(self.dtype)
-            angles = torch.outer(torch.arange(len(ids), dtype=torch.float32), self.turning)
+            x = seen["embed"] = self.weights.embed[tokens].to(self.dtype)
+            angles = torch.outer(torch.arange(len(tokens), dtype=torch.float32), self.turning)
             for i, layer in enumerate(self.weights.layers):
                 block = self.block(x, layer, angles)
                 seen.update({f"blk.{i}.{name}": value for name, value in block.items()})

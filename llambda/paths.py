@@ -95,8 +95,10 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     Whatever goes wrong, what was there before stays and the temporary file is removed.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
             with open(temporary, "xb") as file:
                 yield file
@@ -117,7 +119,7 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
         data = json.loads(path.read_bytes())
     except OSError as error:
         raise file_error(error, path) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"not JSON: {error}", where=path, fix="Fetch it again.") from error
     if not isinstance(data, dict):
         raise ModelFileError("JSON, but not an object", where=path, fix="Fetch it again.")

@@ -1,4 +1,4 @@
-"""The block formats of weights: one table, and their exact decoding. Lessons 02 and 09.
+"""The block formats of weights: one table, their exact decoding and encoding. Lessons 02 and 09.
 
 A quantized format stores a row of a matrix as blocks. A block holds small integer codes and one
 or two scales; code times scale (plus an offset, in some formats) gives the weight back. Layouts
@@ -6,8 +6,9 @@ are those of GGML (ggml-common.h, ggml-quants.c in llama.cpp); all fields are li
 m are IEEE half precision. In each 32-element block the low nibbles hold the first half of the
 elements and the high nibbles the second half.
 
-Every decoder takes uint8 [..., block_bytes] and returns float32 [..., block]. The arithmetic is
-float32 throughout, in the order of the reference, so results agree with it bit for bit.
+Every decoder takes uint8 [..., block_bytes] and returns float32 [..., block]; the encoders are in
+`encode.py`. The arithmetic is float32 throughout, in the order of the reference, so results
+agree with it bit for bit.
 """
 
 from collections.abc import Callable

@@ -9,21 +9,28 @@ names the shard of every tensor. Lesson 02.
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any, TypeGuard
 
 from .errors import ModelFileError, plural
-from .paths import read_json
+from .paths import file_error, read_json
 from .tensor import BF16, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from .tensorfile import TensorFile, TensorInfo, map_file
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_HEADER = 100_000_000  # bytes, the reference's limit
+MAX_AXES = 8
+MAX_SIZE = 2**60  # elements: times eight bytes, still a signed 64-bit number
 DTYPES: dict[str, DType] = {d.name: d for d in (F64, F32, F16, BF16, I64, I32, I16, I8, U8)}
-# Types without a decoder here, by bytes an element: they can be listed and are never read.
-LISTED = {"BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "U32": 4, "U64": 8}
+# Types without a decoder here, by bits an element: they can be listed and are never read.
+LISTED = {
+    "BOOL": 8, "U16": 16, "U32": 32, "U64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "F8_E4M3": 8, "F8_E4M3FNUZ": 8, "F8_E5M2": 8, "F8_E5M2FNUZ": 8, "F8_E8M0": 8,
+}  # fmt: skip
 
 
 def open(path: str | Path) -> TensorFile:
@@ -32,10 +39,13 @@ def open(path: str | Path) -> TensorFile:
     Raises FileAccessError or ModelFileError.
     """
     path = Path(path)
-    if path.is_dir():
-        single = path / WEIGHTS
-        path = single if single.exists() or not (path / INDEX).exists() else path / INDEX
-    return open_index(path) if path.suffix == ".json" else open_shard(path)
+    try:
+        if path.is_dir():
+            single = path / WEIGHTS
+            path = single if single.exists() or not (path / INDEX).exists() else path / INDEX
+        return open_index(path) if path.suffix == ".json" else open_shard(path)
+    except OSError as error:
+        raise file_error(error, path) from error
 
 
 def open_shard(path: Path) -> TensorFile:
@@ -86,6 +96,8 @@ def read_header(data: Any, path: Path) -> tuple[dict[str, Any], int]:
 
 def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose names must differ: the last of two would silently win."""
+    for text in [text for pair in pairs for text in pair if isinstance(text, str)]:
+        text.encode()  # raises ValueError for half a character: JSON can spell what is no text
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("a name stands twice")
@@ -98,24 +110,28 @@ def make_info(name: str, entry: Any, data_start: int, path: Path) -> TensorInfo:
         raise damaged(path, f"tensor {name!r} needs a dtype, a shape and data_offsets")
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not (are_counts(shape) and are_counts(offsets) and len(offsets) == 2):
-        raise damaged(path, f"tensor {name!r} has the shape {shape!r} and offsets {offsets!r}")
+        raise damaged(
+            path, f"tensor {name!r} has the shape {brief(shape)} and offsets {brief(offsets)}"
+        )
+    if len(shape) > MAX_AXES or math.prod(n or 1 for n in shape) > MAX_SIZE:
+        raise damaged(path, f"tensor {name!r} has the impossible shape {brief(shape)}")
     begin, end = offsets
     dtype = DTYPES.get(kind) if isinstance(kind, str) else None
-    itemsize = dtype.block_bytes if dtype else LISTED.get(str(kind))
-    if itemsize is None:
-        raise damaged(path, f"tensor {name!r} has the unknown type {kind!r}")
-    if end - begin != math.prod(shape) * itemsize:
+    bits = 8 * dtype.block_bytes if dtype else LISTED.get(str(kind))
+    if bits is None:
+        raise damaged(path, f"tensor {name!r} has the unknown type {brief(kind)}")
+    if 8 * (end - begin) != math.prod(shape) * bits:
         raise damaged(
             path,
-            f"tensor {name!r} ({kind} {shape}) takes {math.prod(shape) * itemsize:,} bytes and "
+            f"tensor {name!r} ({kind} {shape}) takes {math.prod(shape) * bits / 8:,.0f} bytes and "
             f"data_offsets {offsets} give it {end - begin:,}",
         )
     return TensorInfo(name, kind, dtype, tuple(shape), path, data_start + begin, end - begin)
 
 
 def are_counts(values: Any) -> bool:
-    """Whether this is a list of whole numbers, none negative."""
-    return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
+    """Whether this is a list of unsigned 64-bit numbers."""
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**64 for v in values)
 
 
 def check_cover(infos: Iterable[TensorInfo], data_start: int, size: int, path: Path) -> None:
@@ -143,7 +159,7 @@ def open_index(path: Path) -> TensorFile:
         if Path(shard_name).name != shard_name or shard_name in ("", ".", ".."):
             raise damaged(path, f"the shard {shard_name!r} is not a plain file name")
         shard = path.with_name(shard_name)
-        if not shard.is_file():
+        if not os.path.isfile(shard):  # False, too, for what can be no file name
             raise ModelFileError(
                 f"the shard {shard_name!r} is missing", where=path, fix="Fetch it into this folder."
             )

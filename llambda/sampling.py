@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InputError, LlambdaError
+from .errors import InputError, LlambdaError, require_number
 
 Floats = npt.NDArray[np.floating]
 
@@ -38,29 +38,27 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _require("temperature", self.temperature, self.temperature >= 0, "0 or more")
-        _require("top_k", self.top_k, self.top_k >= 0, "0 (off) or more")
-        _require("top_p", self.top_p, 0 <= self.top_p <= 1, "between 0 and 1")
-        _require("min_p", self.min_p, 0 <= self.min_p <= 1, "between 0 and 1")
-        _require("repeat_penalty", self.repeat_penalty, self.repeat_penalty > 0, "above 0")
+        require_number("temperature", self.temperature, 0, math.inf, "0 or more")
+        require_number("top_k", self.top_k, 0, math.inf, "0 (off) or more", whole=True)
+        require_number("top_p", self.top_p, 0, 1, "between 0 and 1")
+        require_number("min_p", self.min_p, 0, 1, "between 0 and 1")
+        smallest = math.ulp(0)
+        require_number("repeat_penalty", self.repeat_penalty, smallest, math.inf, "above 0")
         if self.seed is not None:
-            _require("seed", self.seed, self.seed >= 0, "0 or more")
-
-
-def _require(name: str, value: float, good: bool, wanted: str) -> None:
-    if not good or not math.isfinite(value):
-        raise InputError(f"{name} is {value}", fix=f"It must be a number, {wanted}.")
+            require_number("seed", self.seed, 0, math.inf, "0 or more", whole=True)
 
 
 def penalize(logits: Floats, history: Iterable[int], penalty: float) -> Floats:
     """Weaken every token of the history once, however often it stands there.
 
-    A positive logit is divided by the penalty and a negative one multiplied, so both fall.
+    A positive logit is divided by the penalty and a negative one multiplied, so both fall. In
+    float64, because an extreme penalty is 0 or infinite in float32.
     """
     seen = np.unique(np.fromiter(history, np.int64))
-    result = logits.copy()
-    old = logits[seen]
-    result[seen] = np.where(old > 0, old / penalty, old * penalty)
+    result = logits.astype(np.float64)
+    old = result[seen]
+    with np.errstate(over="ignore"):
+        result[seen] = np.where(old > 0, old / penalty, old * penalty)
     return result
 
 
@@ -123,19 +121,19 @@ class Sampler:
 
     def __init__(self, sampling: Sampling):
         self.sampling = sampling
-        self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
+        self.seed = secrets.randbits(32) if sampling.seed is None else int(sampling.seed)
         self._random = np.random.Generator(np.random.PCG64(self.seed))
 
     def sample(self, logits: Floats, history: Sequence[int]) -> int:
         """One token. Raises LlambdaError when the logits are not numbers."""
         settings = self.sampling
-        if np.isnan(logits).any() or not logits.max() < np.inf:
+        if settings.repeat_penalty != 1 and history:
+            logits = penalize(logits, history, settings.repeat_penalty)
+        if not np.isfinite(logits.max()):  # a NaN anywhere is the maximum
             raise LlambdaError(
                 "the model's logits are not finite numbers",
                 fix="The weights are damaged, or the engine has a fault: try another engine.",
             )
-        if settings.repeat_penalty != 1 and history:
-            logits = penalize(logits, history, settings.repeat_penalty)
         if settings.temperature == 0:
             return int(np.argmax(logits))
         logits = keep_top_k(logits, settings.top_k)
@@ -154,9 +152,12 @@ class StopState:
     """
 
     def __init__(self, stop_strings: Sequence[str], stop_ids: Iterable[int], max_tokens: int):
-        if not all(stop_strings):
-            raise InputError("a stop string is empty", fix="Give at least one character.")
-        _require("max_tokens", max_tokens, max_tokens >= 0, "0 or more")
+        for stop in stop_strings:
+            if not isinstance(stop, str) or not stop:
+                raise InputError(
+                    f"{stop!r} is no stop string", fix="Give text of at least one character."
+                )
+        require_number("max_tokens", max_tokens, 0, math.inf, "0 or more", whole=True)
         self.stop_strings = tuple(stop_strings)
         self.stop_ids = frozenset(stop_ids)
         self.tokens_left = max_tokens

@@ -64,7 +64,7 @@ class TensorFile(Mapping[str, Tensor]):
         info = self.infos[name]
         if info.dtype is None:
             raise UnsupportedError(
-                f"tensor {name!r} has the unknown storage type {info.kind}",
+                f"tensor {name!r} is stored as {info.kind}, which this engine does not know",
                 where=info.path,
                 fix=f"Use a file in one of {', '.join(f.name for f in DECODED)}.",
             )

@@ -68,6 +68,14 @@ class Tokenizer:
                 return [self.bos_id, *ids]
         return ids
 
+    def name_of(self, token: int | None) -> str:
+        """A special token's name, as templates write it; empty for None."""
+        return "" if token is None else self.vocab[token].decode("utf-8", "replace")
+
+    def special_names(self) -> list[str]:
+        """The names of all special tokens."""
+        return sorted(self.name_of(token) for token in self.special_ids)
+
     def token_bytes(self, token: int, special: bool = False) -> bytes:
         """What one id adds to the text: special tokens nothing, unless they are asked for.
 

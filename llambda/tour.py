@@ -14,7 +14,7 @@ import numpy as np
 
 from . import __version__
 from .engines import RUNGS
-from .errors import LlambdaError
+from .errors import LlambdaError, plural
 from .fetch import KNOWN
 from .ladder import Rung, measure
 from .machine import this_machine
@@ -44,7 +44,8 @@ class Check:
 def tour(out: Path | None = None) -> None:
     """Run it, printing as it goes, and write the picture. Raises LlambdaError if a check fails."""
     machine = this_machine()
-    print(f"llambda {__version__} on {machine.model}, {machine.default_threads} usable cores\n")
+    cores = plural(machine.default_threads, "usable core")
+    print(f"llambda {__version__} on {machine.model}, {cores}\n")
     print(f"The tiny model that comes with the course continues {PROMPT!r}:\n")
     with load("tiny") as model:
         print(PROMPT, end="")
@@ -98,15 +99,15 @@ def check_rung(model: Model) -> Check:
 
 def draw(rungs: list[Rung], ceiling: float) -> str:
     """The ladder as an SVG: a bar a rung, tokens a second on a logarithmic axis, the ceiling."""
-    width, left, row, top = 760, 110, 46, 70
+    width, left, right, row, top = 760, 110, 80, 46, 70
     height = top + row * len(rungs) + 70
     speeds = [rung.decode_tok_s for rung in rungs]
-    low = 10 ** np.floor(np.log10(min(speeds)) - 0.3)
+    low = 10 ** np.floor(np.log10(min([ceiling, *speeds])) - 0.3)
     high = 10 ** np.ceil(np.log10(max([ceiling, *speeds])))
 
     def x(speed: float) -> float:
         share = np.log10(speed / low) / np.log10(high / low)
-        return float(left + share * (width - left - 40))
+        return float(left + share * (width - left - right))
 
     bottom = top + row * len(rungs)
     parts = [
@@ -138,7 +139,7 @@ def draw(rungs: list[Rung], ceiling: float) -> str:
         f'stroke="#d55e00" stroke-width="2" stroke-dasharray="6 4"/>'
         f'<text x="{x(ceiling) - 8:.1f}" y="{top - 10}" fill="#a04000" text-anchor="end">'
         f"ceiling of one core: {ceiling:,.0f}</text>"
-        f'<text x="{(left + width - 40) / 2:.0f}" y="{bottom + 46}" fill="#222222" '
+        f'<text x="{(left + width - right) / 2:.0f}" y="{bottom + 46}" fill="#222222" '
         f'text-anchor="middle">tokens a second while decoding, logarithmic</text></svg>'
     )
     return "\n".join(parts) + "\n"

@@ -196,11 +196,7 @@ def from_json(path: Path) -> Tokenizer:
             raise ModelFileError(f"{key} = {token!r} is no token", where=settings)
         return None if text is None else by_text.get(text)
 
-    encoding = library.encode("a", add_special_tokens=True)
-    marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
-    front = [i for i, mark in takewhile(lambda pair: pair[1], marked)]
-    if len(front) > 1:
-        raise UnsupportedError(f"prompts begin with {len(front)} special tokens", where=path)
+    front = prompt_start(library, path)
     eos = named("eos_token")
     stops = {eos} | {
         checked_id(i, len(vocab), "eos_token_id", generation)
@@ -253,6 +249,21 @@ def load_library(path: Path) -> tokenizers.Tokenizer:
                 f"added token {token['content']!r} cannot have id {token['id']}", where=path
             )
     return library
+
+
+def prompt_start(library: tokenizers.Tokenizer, where: Path) -> list[int]:
+    """The id that the post-processor puts in front of a text, if any."""
+    try:
+        encoding = library.encode("a", add_special_tokens=True)
+    except BaseException as error:  # the library may panic, which is no Exception
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise ModelFileError(f"not a usable tokenizer: {error}", where=where) from error
+    marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+    front = [i for i, mark in takewhile(lambda pair: pair[1], marked)]
+    if len(front) > 1:
+        raise UnsupportedError(f"prompts begin with {len(front)} special tokens", where=where)
+    return front
 
 
 def find_template(path: Path, config: dict[str, Any]) -> str | None:

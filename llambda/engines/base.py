@@ -4,9 +4,10 @@ An Engine is immutable and may be shared by any number of threads. A State belon
 at a time. Logits are valid until the state's next call.
 """
 
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -115,16 +116,26 @@ def check_call(engine: Engine, state: State, ids: Sequence[int]) -> None:
         raise InputError("a state can only be used by the engine that made it")
     if len(ids) == 0:
         raise InputError("there are no token ids to evaluate", fix="Give at least one.")
-    vocab_size = engine.config.vocab_size
-    for token in ids:
-        if not 0 <= token < vocab_size:
-            raise InputError(
-                f"token id {token} is outside the vocabulary",
-                fix=f"This model's ids go from 0 to {vocab_size - 1}.",
-            )
+    check_ids(ids, engine.config.vocab_size)
     if state.length + len(ids) > state.context:
         raise ContextError(
             f"{plural(len(ids), 'token')} at position {state.length} do not fit in a context of "
             f"{state.context}",
             fix="Shorten the prompt or ask for a larger context.",
         )
+
+
+def check_ids(ids: Iterable[Any], vocab_size: int) -> list[int]:
+    """The ids as plain ints, whatever kind of whole number they are; all must be tokens."""
+    checked = []
+    for token in ids:
+        try:
+            checked.append(operator.index(token))
+        except TypeError:
+            raise InputError(f"token id {token!r} is not a whole number") from None
+        if not 0 <= checked[-1] < vocab_size:
+            raise InputError(
+                f"token id {token} is outside the vocabulary",
+                fix=f"This model's ids go from 0 to {vocab_size - 1}.",
+            )
+    return checked

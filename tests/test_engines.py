@@ -1,0 +1,505 @@
+"""Every rung against the reference and transformers; every way to cut a sequence into calls."""
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import VARIANTS, build, mutant, random_ids
+
+from llambda import modelfile
+from llambda.check import (
+    compare,
+    compare_engine,
+    first_divergence,
+    kl_divergence,
+    top1_agreement,
+    trace_engine,
+)
+from llambda.config import ModelConfig
+from llambda.engines import RUNGS, CachedEngine, NaiveEngine, naive
+from llambda.engines.base import LAYER_ACTIVATIONS, Engine, State, Trace, activation_names
+from llambda.errors import ContextError, InputError
+from llambda.kernels.attention import softmax
+from llambda.kernels.swiglu import silu
+from llambda.oracle import Oracle
+from llambda.tensor import Tensor
+from llambda.weights import Weights
+
+GOLDEN = Path(__file__).parent / "golden"
+N = 70  # positions 0 to 69
+SHORT = 9
+ENGINES = {"naive": NaiveEngine, "cached": CachedEngine}
+ROUTES = ("arrays", "gguf", "folder")
+
+Loaded = tuple[ModelConfig, Weights[Tensor]]
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory) -> Callable[[str, str], Loaded]:
+    """A variant's config and weights by way of memory, of a GGUF file or of a folder."""
+    folder = tmp_path_factory.mktemp("models")
+
+    @cache
+    def loaded(variant: str, route: str) -> Loaded:
+        model = build(variant)
+        if route == "arrays":
+            return model.config, model.weights
+        if route == "gguf":
+            path = model.write_gguf(folder / f"{variant}.gguf")
+        else:
+            path = folder / variant
+            model.hf.save_pretrained(path)
+        file = modelfile.open(path)
+        config = modelfile.read_config(file)
+        return config, modelfile.read_weights(file, config)
+
+    return loaded
+
+
+@cache
+def engine_of(name: str, variant: str) -> Engine:
+    model = build(variant)
+    return ENGINES[name](model.config, model.weights)
+
+
+def logits_of(engine: Engine, ids: list[int]) -> np.ndarray:
+    """Every id's logits, from a fresh state and in one call: [n, vocab_size]."""
+    return engine.forward(engine.new_state(len(ids)), ids, all_logits=True).copy()
+
+
+def in_chunks(engine: Engine, state: State, ids: list[int], sizes: list[int]) -> np.ndarray:
+    """The last logits after ids in calls of these sizes."""
+    logits = np.empty(0)
+    at = 0
+    for size in sizes:
+        logits = engine.forward(state, ids[at : at + size])
+        at += size
+    assert at == len(ids)
+    return logits.copy()
+
+
+def largest(difference: np.ndarray) -> float:
+    return float(np.abs(difference).max())
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Equal but for the order of additions: 1e-5 of the largest logit."""
+    assert actual.shape == expected.shape
+    assert largest(actual - expected) <= 1e-5 * largest(expected)
+
+
+def compositions(n: int) -> Iterator[list[int]]:
+    """Every way to write n as a sum of counts, in order: 2 ** (n - 1) of them."""
+    if n == 0:
+        yield []
+    for first in range(1, n + 1):
+        for rest in compositions(n - first):
+            yield [first, *rest]
+
+
+on_both = pytest.mark.parametrize("name", ENGINES)
+on_all = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def test_every_rung_that_runs_in_numpy_is_tested_here():
+    assert {name: RUNGS[name] for name in ENGINES} == ENGINES
+
+
+# The right numbers
+
+
+@on_both
+@on_all
+@pytest.mark.parametrize("route", ROUTES)
+def test_logits_equal_the_reference_and_transformers(name, variant, route, load):
+    config, weights = load(variant, route)
+    ids = random_ids(variant, N)
+    logits = logits_of(ENGINES[name](config, weights), ids)
+    assert logits.dtype == np.float32
+    assert logits.shape == (N, config.vocab_size)
+    assert largest(logits - build(variant).hf_logits(ids)) <= 1e-4
+    assert largest(logits - Oracle(config, weights, "float64").logits(ids)) <= 1e-4
+
+
+@on_all
+def test_cached_equals_naive_at_every_position(variant):
+    ids = random_ids(variant, N)
+    expected = logits_of(engine_of("naive", variant), ids)
+    cached = engine_of("cached", variant)
+    state = cached.new_state(N)
+    steps = [cached.forward(state, [token]).copy() for token in ids]
+    for step, row in zip(steps, expected, strict=True):
+        assert_close(step, row)
+
+
+@pytest.fixture
+def tiny(tiny_path) -> Loaded:
+    file = modelfile.open(tiny_path)
+    config = modelfile.read_config(file)
+    return config, modelfile.read_weights(file, config)
+
+
+@on_both
+def test_the_tiny_model_equals_the_reference(name, tiny):
+    engine, (config, weights) = ENGINES[name](*tiny), tiny
+    ids = np.random.default_rng(0).integers(0, config.vocab_size, N).tolist()
+    assert largest(logits_of(engine, ids) - Oracle(*tiny, "float64").logits(ids)) <= 1e-4
+    for chunks in (None, [30, *[1] * 40]):
+        assert compare_engine(engine, config, weights, ids, chunks).divergence is None
+
+
+@on_both
+def test_the_tiny_model_says_what_was_recorded(name, tiny, tiny_path):
+    """Logits and greedy continuations of the PyTorch model, recorded when it had been trained."""
+    engine = ENGINES[name](*tiny)
+    recorded = np.load(tiny_path.with_name("tiny_golden.npz"))
+    logits = logits_of(engine, recorded["long_ids"].tolist())
+    assert largest(logits - recorded["long_logits"]) <= 1e-3
+    for case in json.loads(tiny_path.with_name("tiny_golden.json").read_text("utf-8"))["cases"]:
+        said = case["continuation_ids"]
+        assert greedy(engine, case["ids"], len(said)) == said
+
+
+def greedy(engine: Engine, prompt: list[int], count: int) -> list[int]:
+    state = engine.new_state(len(prompt) + count)
+    logits = engine.forward(state, prompt)
+    found = []
+    for _ in range(count):
+        found.append(int(np.argmax(logits)))
+        logits = engine.forward(state, found[-1:])
+    return found
+
+
+# Every way to the same state
+
+
+@on_both
+@pytest.mark.parametrize("variant", ["wide", "biased"])
+def test_every_chunking_gives_the_same_last_logits(name, variant):
+    engine, ids = engine_of(name, variant), random_ids(variant, SHORT)
+    expected = logits_of(engine, ids)[-1]
+    state = engine.new_state(SHORT)
+    chunkings = list(compositions(SHORT))
+    assert len(chunkings) == 256
+    for sizes in chunkings:
+        state.truncate(0)
+        assert_close(in_chunks(engine, state, ids, sizes), expected)
+        assert state.length == SHORT
+
+
+@on_both
+@pytest.mark.parametrize("variant", ["grouped", "llama3"])
+def test_a_cut_state_goes_on_like_a_fresh_one(name, variant):
+    engine, ids = engine_of(name, variant), random_ids(variant, SHORT)
+    other = [(token + 7) % engine.config.vocab_size for token in ids]
+    for kept in range(SHORT + 1):
+        state = engine.new_state(SHORT + 3)
+        engine.forward(state, ids)
+        state.truncate(kept)
+        assert state.length == kept
+        sequence = ids[:kept] + other[: SHORT + 3 - kept]
+        last = engine.forward(state, sequence[kept:])
+        assert_close(last, logits_of(engine, sequence)[-1])
+
+
+@on_both
+@on_all
+def test_a_prefix_is_reused(name, variant):
+    """A B C D, then A B C: the last token is evaluated again, and its logits are not stale."""
+    engine, ids = engine_of(name, variant), random_ids(variant, 4)
+    state = engine.new_state(4)
+    after_d = engine.forward(state, ids).copy()
+    state.truncate(2)
+    after_c = engine.forward(state, ids[2:3])
+    assert_close(after_c, logits_of(engine, ids[:3])[-1])
+    assert largest(after_c - after_d) > 1e-2
+    assert state.length == 3
+
+
+@on_both
+def test_a_state_cannot_be_cut_longer(name):
+    engine = engine_of(name, "grouped")
+    state = engine.new_state(8)
+    engine.forward(state, [1, 2, 3])
+    for length in (4, -1):
+        with pytest.raises(InputError, match="3 positions"):
+            state.truncate(length)
+    assert state.length == 3
+
+
+@on_both
+def test_a_full_state_can_be_filled_to_the_last_position(name):
+    engine, ids = engine_of(name, "grouped"), random_ids("grouped", SHORT)
+    state = engine.new_state(SHORT)
+    assert_close(in_chunks(engine, state, ids, [8, 1]), logits_of(engine, ids)[-1])
+
+
+# States and engines that do not know each other
+
+
+@on_both
+def test_two_states_do_not_disturb_each_other(name):
+    engine = engine_of(name, "grouped")
+    a, b = random_ids("grouped", SHORT), random_ids("wide", SHORT)
+    alone = [in_chunks(engine, engine.new_state(SHORT), ids, [3, 1, 5]) for ids in (a, b)]
+    states = [engine.new_state(SHORT) for _ in range(2)]
+    for start, end in ((0, 3), (3, 4), (4, 9)):
+        last = [
+            engine.forward(state, ids[start:end]).copy()
+            for state, ids in zip(states, (a, b), strict=True)
+        ]
+    assert np.array_equal(last[0], alone[0])
+    assert np.array_equal(last[1], alone[1])
+    assert largest(last[0] - last[1]) > 1e-2
+
+
+@on_both
+def test_a_state_works_only_with_its_engine(name):
+    model = build("grouped")
+    one, other = (ENGINES[name](model.config, model.weights) for _ in range(2))
+    state = one.new_state(4)
+    with pytest.raises(InputError, match="engine that made it"):
+        other.forward(state, [1])
+    assert state.length == 0
+
+
+@on_both
+def test_weights_stay_as_they_were(name):
+    model = build("biased")
+    layer = model.weights.layers[1]
+    held = {f.name: getattr(layer, f.name).blocks().copy() for f in fields(layer)}
+    logits_of(ENGINES[name](model.config, model.weights), random_ids("biased", SHORT))
+    assert all(np.array_equal(getattr(layer, n).blocks(), before) for n, before in held.items())
+
+
+@on_both
+def test_an_engine_needs_no_file_that_was_closed(name, tmp_path):
+    model, ids = build("grouped"), random_ids("grouped", SHORT)
+    file = modelfile.open(model.write_gguf(tmp_path / "model.gguf"))
+    config = modelfile.read_config(file)
+    engine = ENGINES[name](config, modelfile.read_weights(file, config))
+    file.close()
+    gc.collect()
+    assert_close(logits_of(engine, ids), model.hf_logits(ids))
+
+
+# Errors leave everything as it was
+
+
+@on_both
+@pytest.mark.parametrize(
+    ("ids", "kind", "message"),
+    [
+        ([3, -1], InputError, "-1"),
+        ([3, 44], InputError, "0 to 43"),
+        ([], InputError, "no token ids"),
+        ([1] * 5, ContextError, "do not fit in a context of 8"),
+    ],
+)
+def test_a_refused_call_leaves_the_state_alone(name, ids, kind, message):
+    engine, first = engine_of(name, "grouped"), [5, 6, 7, 8]
+    states = [engine.new_state(8) for _ in range(2)]
+    for state in states:
+        engine.forward(state, first)
+    trace: Trace = {}
+    with pytest.raises(kind, match=message):
+        engine.forward(states[0], ids, trace=trace)
+    assert states[0].length == 4
+    assert trace == {}
+    undisturbed, disturbed = (engine.forward(state, [9, 10]).copy() for state in states)
+    assert np.array_equal(undisturbed, disturbed)
+
+
+@on_both
+def test_a_call_that_breaks_off_leaves_the_state_alone(name, monkeypatch):
+    engine, ids = engine_of(name, "grouped"), random_ids("grouped", SHORT)
+    expected = in_chunks(engine, engine.new_state(SHORT), ids, [4, 5])
+    state = engine.new_state(SHORT)
+    engine.forward(state, ids[:4])
+    monkeypatch.setattr(naive, "swiglu", lambda gate, up: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.forward(state, [1, 2, 3])
+    monkeypatch.undo()
+    assert state.length == 4
+    assert np.array_equal(engine.forward(state, ids[4:]), expected)
+
+
+# Traces and logits
+
+
+@on_both
+def test_a_trace_holds_every_activation(name):
+    engine = engine_of(name, "wide")
+    c, ids = engine.config, random_ids("wide", SHORT)
+    state = engine.new_state(SHORT)
+    engine.forward(state, ids[:4])
+    trace: Trace = {}
+    last = engine.forward(state, ids[4:], trace=trace)
+    widths = {
+        **dict.fromkeys(LAYER_ACTIVATIONS, (c.dim,)),
+        **dict.fromkeys(("q", "q_rope", "attn_heads"), (c.n_heads, c.head_dim)),
+        **dict.fromkeys(("k", "k_rope", "v"), (c.n_kv_heads, c.head_dim)),
+        **dict.fromkeys(("gate", "up", "swiglu"), (c.ffn_dim,)),
+        **dict.fromkeys(("embed", "final_norm"), (c.dim,)),
+        "logits": (c.vocab_size,),
+    }
+    names = activation_names(c.n_layers)
+    assert set(trace) == set(names)
+    for activation in names:
+        width = widths[activation.split(".")[-1]]
+        assert trace[activation].shape == (5, *width), activation
+        assert trace[activation].dtype == np.float32
+    assert np.array_equal(trace["logits"][-1], last)
+
+
+@on_both
+def test_a_trace_is_the_callers_own(name):
+    engine, ids = engine_of(name, "grouped"), random_ids("grouped", SHORT)
+    state = engine.new_state(SHORT)
+    trace: Trace = {}
+    engine.forward(state, ids[:4], trace=trace)
+    held = {activation: value.copy() for activation, value in trace.items()}
+    engine.forward(state, ids[4:])
+    state.truncate(0)
+    engine.forward(state, ids[::-1])
+    assert all(np.array_equal(trace[activation], value) for activation, value in held.items())
+
+
+@on_both
+def test_tracing_changes_no_number(name):
+    engine, ids = engine_of(name, "grouped"), random_ids("grouped", SHORT)
+    logits = logits_of(engine, ids)
+    assert np.array_equal(trace_engine(engine, ids)["logits"], logits)
+
+
+@on_both
+def test_all_logits_has_a_row_for_each_new_id(name):
+    engine, ids = engine_of(name, "grouped"), random_ids("grouped", SHORT)
+    whole = logits_of(engine, ids)
+    assert whole.shape == (SHORT, engine.config.vocab_size)
+    state = engine.new_state(SHORT)
+    first = engine.forward(state, ids[:4], all_logits=True).copy()
+    second = engine.forward(state, ids[4:], all_logits=True).copy()
+    assert_close(np.concatenate([first, second]), whole)
+    last = engine.forward(engine.new_state(SHORT), ids)
+    assert last.shape == (engine.config.vocab_size,)
+    assert_close(last, whole[-1])
+
+
+@on_both
+def test_numpy_ids_are_ids(name):
+    engine, ids = engine_of(name, "grouped"), random_ids("grouped", SHORT)
+    logits = logits_of(engine, ids)
+    assert np.array_equal(logits_of(engine, list(np.array(ids, np.uint16))), logits)
+
+
+@on_both
+@pytest.mark.parametrize("part", ["gate", "q"])
+def test_extreme_numbers_give_finite_logits(name, part):
+    """Scores of thousands overflow a softmax that does not take off the largest."""
+    model = build("grouped")
+    engine = ENGINES[name](model.config, model.weights)
+    for layer in engine.weights.layers:
+        getattr(layer, part)[...] *= 1e4
+    assert np.isfinite(logits_of(engine, random_ids("grouped", N))).all()
+
+
+def test_operations_do_not_overflow_on_the_way():
+    """An engine hides NumPy's warnings, for damaged weights' sake; here they count."""
+    inf = np.float32(np.inf)
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        gates = silu(np.array([-1000, -1, 0, 1, 1000], np.float32))
+        shares = softmax(np.array([[-inf, 0, 1, -inf], [1e3, 1e3, -1e3, -inf]], np.float32))
+        nothing = softmax(np.full((1, 3), -inf, np.float32))
+    assert gates == pytest.approx([0, -0.26894142, 0, 0.73105858, 1000])
+    assert shares == pytest.approx(np.array([[0, 0.26894142, 0.73105858, 0], [0.5, 0.5, 0, 0]]))
+    assert nothing.tolist() == [[0, 0, 0]]
+
+
+# Each of these must fail some test above; here it is shown for the chunkings alone.
+
+
+@pytest.mark.parametrize(
+    ("where", "function", "edit"),
+    [
+        (NaiveEngine, "evaluate", ("table(self.turning, start, start +", "table(self.turning, 0,")),
+        (naive, "attention", ("start + np.arange(n)[:, None]", "np.arange(n)[:, None]")),
+        (CachedEngine, "forward", ("state.length += len(ids)", "state.length = len(ids)")),
+    ],
+)
+def test_a_mistake_at_a_chunks_start_shows(where, function, edit, monkeypatch):
+    monkeypatch.setattr(where, function, mutant(getattr(where, function), edit))
+    engine, ids = engine_of("cached", "grouped"), random_ids("grouped", SHORT)
+    last = in_chunks(engine, engine.new_state(SHORT), ids, [4, 3, 2])
+    assert largest(last - logits_of(engine, ids)[-1]) > 1e-2
+
+
+# The real model
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_path) -> Loaded:
+    file = modelfile.open(smollm2_path)
+    config = modelfile.read_config(file)
+    return config, modelfile.read_weights(file, config)
+
+
+@pytest.fixture(scope="module")
+def smollm2_engine(smollm2) -> Callable[[str], Engine]:
+    return cache(lambda name: ENGINES[name](*smollm2))
+
+
+@pytest.fixture(scope="module")
+def smollm2_cases(smollm2) -> list[dict]:
+    """The golden prompts, each with the reference's activations."""
+    oracle = Oracle(*smollm2, "float64")
+    return [case | {"expected": oracle.forward(case["ids"])} for case in golden_cases()]
+
+
+def golden_cases() -> list[dict]:
+    return json.loads((GOLDEN / "smollm2_q4_1_greedy.json").read_text("utf-8"))["cases"]
+
+
+@pytest.mark.real
+@on_both
+def test_smollm2_equals_the_reference(name, smollm2_engine, smollm2_cases):
+    """In one call and in steps: every activation, and the logits in plain numbers."""
+    engine = smollm2_engine(name)
+    for case in smollm2_cases:
+        ids, expected = case["ids"], case["expected"]
+        for chunks in (None, [2, *[1] * (len(ids) - 2)]):
+            trace = trace_engine(engine, ids, chunks)
+            off = largest(trace["logits"] - expected["logits"])
+            worst = max(compare(trace, expected, engine.config), key=lambda each: each.ratio)
+            print(f"{name}, {len(ids)} ids, {chunks or 'whole'}: logits off by {off:.1e}; {worst}")
+            assert off <= 2e-3
+            assert first_divergence(trace, expected, engine.config) is None
+
+
+@pytest.mark.real
+def test_smollm2_is_near_llama_cpp(smollm2_engine):
+    """llama.cpp rounds activations to 8 bits; its distance from exact weights was recorded too."""
+    recorded = json.loads((GOLDEN / "llamacpp_vs_pytorch.json").read_text("utf-8"))
+    firsts = np.load(GOLDEN / "smollm2_q4_1_first_logits.npz")
+    engine = smollm2_engine("cached")
+    ours = [logits_of(engine, case["ids"])[-1] for case in golden_cases()]
+    theirs = [firsts[f"case{i}"] for i in range(len(ours))]
+    lost = kl_divergence(np.array(ours), np.array(theirs))
+    print(f"KL to llama.cpp: {lost}, recorded on average {recorded['mean_kl']:.4f}")
+    assert lost.max() <= max(max(case["kl"]) for case in recorded["cases"])
+    assert lost.mean() <= 2 * recorded["mean_kl"]
+    assert top1_agreement(np.array(ours), np.array(theirs)) == 1
+
+
+@pytest.mark.real
+@on_both
+def test_smollm2_says_what_llama_cpp_says(name, smollm2_engine):
+    """Up to the first choice that llama.cpp made by less than 1.0 in the logits."""
+    for case in golden_cases():
+        sure = next(i for i, margin in enumerate([*case["margin"], 0]) if margin < 1)
+        assert greedy(smollm2_engine(name), case["ids"], sure) == case["greedy"][:sure]
