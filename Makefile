@@ -1,0 +1,40 @@
+# Everything runs in a virtual environment of its own, .venv, made on first use.
+# Needed: make, and Python 3.11 or newer with venv. Another Python: PYTHON=python3.12 make tour
+# To start afresh, with another Python too: make clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: tour test lab clean
+.NOTPARALLEL:
+
+tour: .venv/core.done  # the course's main job on the tiny model
+	$(BIN)/llambda tour
+
+test: .venv/test.done  # all that CI checks
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+lab: .venv/course.done  # the lessons, in JupyterLab
+	$(BIN)/jupyter lab $(wildcard notebooks)
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# pip runs only when a .done file is older than what it depends on.
+.venv/core.done:   WHAT = .
+.venv/course.done: WHAT = .[course]
+.venv/test.done:   WHAT = .[test]
+.venv/course.done: INCLUDES = .venv/core.done
+.venv/test.done:   INCLUDES = .venv/core.done .venv/course.done
+.venv/%.done: $(BIN)/pip pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '$(WHAT)'
+	@touch $(INCLUDES) $@
+
+# Debian's python3 refuses pip outside a venv (PEP 668) and has venv in a package of its own.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v < (3, 15) or sys.exit("llambda needs Python 3.11 to 3.14, and $(PYTHON) is %d.%d. Name another: PYTHON=python3.12 make tour" % v)'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) comes without venv. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
