@@ -19,7 +19,7 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")  # for text in NFC, the composed normal form
 PATTERNS: dict[str, tuple[str, ...]] = {
     "gpt-2": (GPT2,),
     "smollm": (r"\p{N}", GPT2),

@@ -9,25 +9,28 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from . import __version__
+from .check import compare_engine
+from .cli_parser import build_parser
+from .conversation import Conversation
 from .describe import describe_file, report_file
 from .doctor import examine, report
-from .engines import RUNGS
 from .errors import LlambdaError, one_line
 from .eventlog import EventLog
-from .fetch import KNOWN, fetch, known
+from .fetch import fetch, known
 from .generate import Generation
-from .model import DEFAULT_MAX_TOKENS, Model, load
+from .model import Model, load, resolve
 from .paths import atomic_write
-from .sampling import Sampling
+from .quantize import quantize
+from .repl import converse
 from .tour import tour
+
+Started = TypeVar("Started")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    arguments = parser().parse_args(argv)
+    arguments = build_parser(COMMANDS).parse_args(argv)
     try:
         arguments.run(arguments)
         print(end="", flush=True)
@@ -75,91 +78,46 @@ def fail(
     return status
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="llambda",
-        description="A CPU inference engine for language models, built step by step in Python.",
-    )
-    top.add_argument("--version", action="version", version=f"llambda {__version__}")
-    top.add_argument("--debug", action="store_true", help="show the traceback behind an error")
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
-        sub.set_defaults(run=run)
-        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS,
-                         help="show the traceback behind an error")  # fmt: skip
-        return sub
-
-    add_generate(command("generate", run_generate, "continue a prompt"))
-    sub = command("inspect", run_inspect, "show what a model file holds and what would run it")
-    sub.add_argument("file", metavar="FILE")
-    sub.add_argument("--json", action="store_true", help="one JSON object")
-    sub = command("fetch", run_fetch, "obtain a known model into the data cache")
-    sub.add_argument("name", metavar="NAME", help=f"one of: {', '.join(KNOWN)}")
-    sub = command("logits", run_logits, "write the logits after each token to a .npy file")
-    add_model(sub)
-    sub.add_argument("--ids", type=token_ids, required=True, help='token ids: "504,3575"')
-    sub.add_argument("--out", type=Path, required=True, metavar="FILE.npy")
-    sub = command("doctor", run_doctor, "describe this machine and what would be slow or missing")
-    sub.add_argument("--json", action="store_true", help="one JSON object")
-    sub = command("tour", run_tour, "the course in one go, on the tiny model that comes with it")
-    sub.add_argument("--out", type=Path, metavar="FILE.svg", help="where to write the picture")
-    return top
-
-
-def add_model(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("model", metavar="MODEL", help=f"tiny, {', '.join(KNOWN)}, or a .gguf file")
-    sub.add_argument("--engine", metavar="E", help=f"one of: {', '.join(RUNGS)}")
-    sub.add_argument("--threads", type=int, metavar="N", help="default: usable physical cores")
-    sub.add_argument("--context", type=int, metavar="N", help="positions to have room for")
-
-
-def add_generate(sub: argparse.ArgumentParser) -> None:
-    add_model(sub)
-    given = sub.add_mutually_exclusive_group(required=True)
-    prompt = given.add_argument("prompt", metavar="PROMPT", nargs="?", help="text to continue")
-    prompt.nargs = None  # with "?", an option between MODEL and PROMPT means no PROMPT to argparse
-    given.add_argument("--ids", type=token_ids, help='token ids instead of text: "504,3575"')
-    default = Sampling()
-    sub.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N")
-    sub.add_argument("--temperature", type=float, default=default.temperature, metavar="T")
-    sub.add_argument("--top-k", type=int, default=default.top_k, metavar="K")
-    sub.add_argument("--top-p", type=float, default=default.top_p, metavar="P")
-    sub.add_argument("--min-p", type=float, default=default.min_p, metavar="P")
-    sub.add_argument("--repeat-penalty", type=float, default=default.repeat_penalty, metavar="R")
-    sub.add_argument("--seed", type=int, metavar="S", help="default: a new one, reported by --json")
-    sub.add_argument("--stop", action="append", default=[], metavar="S",
-                     help="end before this text; may be given more than once")  # fmt: skip
-    sub.add_argument("--parse-special", action="store_true",
-                     help="let the prompt name special tokens such as <|im_start|>")  # fmt: skip
-    sub.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    sub.add_argument("--log", metavar="FILE.jsonl", help="append what happens, an event a line")
-
-
-def token_ids(text: str) -> list[int]:
-    """'504,3575' -> [504, 3575]"""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list like 504,3575") from None
-
-
 def open_model(arguments: argparse.Namespace) -> Model:
     return load(arguments.model, arguments.engine, arguments.threads, arguments.context)
 
 
-def run_generate(arguments: argparse.Namespace) -> None:
-    """Print the text as it comes, or everything as one JSON line at the end."""
+def start(arguments: argparse.Namespace, use: Callable[[Model, EventLog], Started]) -> Started:
+    """Load the model and begin with it; the log, if there is one, tells of both or of the error."""
     log = EventLog(arguments.log)
     begin = time.perf_counter()
     try:
         model = open_model(arguments)
         log.write("load", model.load_s, model=model.config.name, engine=model.engine.name)
-        generation = start(arguments, model, log)
-    except LlambdaError as error:  # from here on, the generation itself tells the log
+        return use(model, log)
+    except LlambdaError as error:  # from here on, a generation itself tells the log
         log.write("error", time.perf_counter() - begin, error=str(error))
         raise
+
+
+def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that `Model.generate` takes, as they were given."""
+    return {
+        "max_tokens": arguments.max_tokens,
+        "temperature": arguments.temperature,
+        "top_k": arguments.top_k,
+        "top_p": arguments.top_p,
+        "min_p": arguments.min_p,
+        "repeat_penalty": arguments.repeat_penalty,
+        "seed": arguments.seed,
+        "stop": arguments.stop,
+    }
+
+
+def run_generate(arguments: argparse.Namespace) -> None:
+    """Print the text as it comes, or everything as one JSON line at the end."""
+
+    def begin(model: Model, log: EventLog) -> Generation:
+        prompt = arguments.prompt if arguments.ids is None else arguments.ids
+        special = arguments.parse_special
+        return model.generate(prompt, parse_special=special, log=log, **sampling(arguments))
+
+    generation = start(arguments, begin)
     if not arguments.json:
         for piece in generation:
             print(piece, end="", flush=True)
@@ -175,20 +133,11 @@ def run_generate(arguments: argparse.Namespace) -> None:
     print(json.dumps(result))
 
 
-def start(arguments: argparse.Namespace, model: Model, log: EventLog) -> Generation:
-    return model.generate(
-        arguments.prompt if arguments.ids is None else arguments.ids,
-        max_tokens=arguments.max_tokens,
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        min_p=arguments.min_p,
-        repeat_penalty=arguments.repeat_penalty,
-        seed=arguments.seed,
-        stop=arguments.stop,
-        parse_special=arguments.parse_special,
-        log=log,
-    )
+def run_chat(arguments: argparse.Namespace) -> None:
+    def begin(model: Model, log: EventLog) -> Conversation:
+        return Conversation(model, arguments.system, log=log, **sampling(arguments))
+
+    converse(start(arguments, begin))
 
 
 def run_inspect(arguments: argparse.Namespace) -> None:
@@ -212,12 +161,30 @@ def show_progress(done: int, total: int) -> None:
         print(f"downloaded {total / 1e6:.0f} MB", file=sys.stderr)
 
 
+def run_quantize(arguments: argparse.Namespace) -> None:
+    quantize(resolve(arguments.source), arguments.target, arguments.type)
+    print(f"{arguments.target}: {arguments.target.stat().st_size / 1e6:,.1f} MB")
+
+
 def run_logits(arguments: argparse.Namespace) -> None:
     with open_model(arguments) as model:
         logits = model.logits(arguments.ids)
     with atomic_write(arguments.out) as file:
         np.save(file, logits)
     print(f"{arguments.out}: float32 {list(logits.shape)}")
+
+
+def run_compare(arguments: argparse.Namespace) -> None:
+    """Half of the ids in one call and the rest one by one: prefill and decode are both compared."""
+    with open_model(arguments) as model:
+        half = (len(arguments.ids) + 1) // 2
+        chunks = [half] + [1] * (len(arguments.ids) - half)
+        report = compare_engine(model.engine, model.config, model.weights, arguments.ids, chunks)
+    for comparison in report.comparisons:
+        print(comparison)
+    if report.divergence is not None:
+        raise LlambdaError(f"first divergence: {report.divergence}")
+    print(f"no divergence: {model.engine.name} and PyTorch agree on every activation")
 
 
 def run_doctor(arguments: argparse.Namespace) -> None:
@@ -227,6 +194,19 @@ def run_doctor(arguments: argparse.Namespace) -> None:
 
 def run_tour(arguments: argparse.Namespace) -> None:
     tour(arguments.out)
+
+
+COMMANDS = {
+    "generate": run_generate,
+    "chat": run_chat,
+    "inspect": run_inspect,
+    "fetch": run_fetch,
+    "quantize": run_quantize,
+    "doctor": run_doctor,
+    "logits": run_logits,
+    "compare": run_compare,
+    "tour": run_tour,
+}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .engines.base import Engine, check_ids
+from .engines.base import Engine, State, check_ids
 from .errors import ContextError, InputError, plural
 from .eventlog import EventLog, peak_resident_mb
 from .sampling import Sampler, Sampling, StopState
@@ -24,6 +24,8 @@ class Generation:
     finish_reason : "stop" (an end token or stop string), "length" (max_tokens), "context" (the
         context is full) or "cancelled"
     seed : of the random draws, also when none was given
+
+    A state that is given has evaluated the first ids of the prompt before, and not all of them.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Generation:
         context: int,
         load_s: float = 0.0,
         log: EventLog | None = None,
+        state: State | None = None,
     ):
         self.prompt_ids = check_ids(prompt_ids, engine.config.vocab_size)
         if not self.prompt_ids:
@@ -48,7 +51,8 @@ class Generation:
             )
         self.engine = engine
         self._stops = StopState(stop, tokenizer.stop_ids, max_tokens)
-        self._state = engine.new_state(min(context, len(self.prompt_ids) + max_tokens))
+        room = min(context, len(self.prompt_ids) + max_tokens)
+        self._state = engine.new_state(room) if state is None else state
         self._sampler = Sampler(sampling)
         self._decoder = tokenizer.stream()
         self._log = log or EventLog()
@@ -109,6 +113,11 @@ class Generation:
         return self._finished()._finish_reason or "cancelled"
 
     @property
+    def evaluated_ids(self) -> list[int]:
+        """The ids whose positions the state holds by now."""
+        return [*self.prompt_ids, *self._ids][: self._state.length]
+
+    @property
     def stats(self) -> dict[str, Any]:
         """Counts, seconds, tokens a second (of the tokens after the first) and peak memory."""
         self._finished()
@@ -163,9 +172,10 @@ class Generation:
         """Prefill, then draw, show and step."""
         stops, state, history = self._stops, self._state, self.prompt_ids.copy()
         if stops.finish_reason is None:
-            logits = self.engine.forward(state, self.prompt_ids)
+            new = self.prompt_ids[state.length :]
+            logits = self.engine.forward(state, new)
             self._prefill_s = time.perf_counter() - begin
-            self._log.write("prefill", self._prefill_s, len(self.prompt_ids))
+            self._log.write("prefill", self._prefill_s, len(new))
         self._batch_begin = first = time.perf_counter()
         while stops.finish_reason is None and not self._cancelled:
             token = self._sampler.sample(logits, history)

@@ -5,16 +5,16 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from . import modelfile
+from . import chat, modelfile
 from .cache import cache_bytes
 from .config import ModelConfig
 from .engines import rung
-from .engines.base import Engine
+from .engines.base import Engine, State
 from .errors import (
     ContextError,
     FileAccessError,
@@ -78,10 +78,12 @@ class Model:
         stop: Sequence[str] = (),
         parse_special: bool = False,
         log: EventLog | None = None,
+        state: State | None = None,
     ) -> Generation:
         """Continue a prompt, given as text or as token ids. See `Sampling` for the settings.
 
-        parse_special lets the text name special tokens: only for text that is not a user's.
+        parse_special lets the text name special tokens: only for text that is not a user's. A
+        state that holds the beginning of the prompt already saves evaluating it again.
         Raises InputError or ContextError; the work itself is done as the Generation is read.
         """
         self._check_open()
@@ -98,7 +100,15 @@ class Model:
             self.context,
             self.load_s,
             log,
+            state,
         )
+
+    def chat(self, messages: Sequence[chat.Message], **settings: Any) -> Generation:
+        """Answer the last of some messages, {"role": ..., "content": ...}, by the model's template.
+
+        Takes the settings of `generate`. Special tokens come from the template alone.
+        """
+        return self.generate(chat.encode(self.tokenizer, messages), **settings)
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits after each of the ids: float32 [n, vocab_size]."""

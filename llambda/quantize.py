@@ -72,7 +72,11 @@ def encode_tensor(tensor: Tensor, dtype: DType, name: str, source: Path) -> Byte
         return tensor.blocks()
     values = decode(tensor, name)
     if not np.isfinite(values).all():
-        raise ModelFileError(f"tensor {name!r} holds values that are no numbers", where=source)
+        raise ModelFileError(
+            f"tensor {name!r} holds values that are no finite numbers",
+            where=source,
+            fix="The file is damaged: fetch it again.",
+        )
     stored = encode(values, dtype)
     again = Tensor(stored, dtype, tensor.shape)
     if not np.isfinite(decode(again, name)).all():

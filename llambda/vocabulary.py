@@ -221,7 +221,7 @@ def load_library(path: Path) -> tokenizers.Tokenizer:
     model = data.get("model")
     if not isinstance(model, dict):
         raise ModelFileError("not a tokenizer: it has no model", where=path)
-    kind = model.get("type", "BPE" if "merges" in model else None)  # GPT-2's does not say
+    kind = model.get("type", "BPE" if "merges" in model else None)  # old files do not say
     splitters = sorted(set(component_types(data.get("pre_tokenizer"))))
     if kind != "BPE" or "ByteLevel" not in splitters:
         raise UnsupportedError(

@@ -1,0 +1,116 @@
+"""What may be written after `llambda`: the commands and their options."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .engines import RUNGS
+from .fetch import KNOWN
+from .model import DEFAULT_MAX_TOKENS
+from .quantize import FILE_TYPES
+from .sampling import Sampling
+
+ANSWER_TOKENS = 512  # the most an answer in a conversation has, unless told otherwise
+MODEL_HELP = f"tiny, {', '.join(KNOWN)}, a .gguf file or a model's folder"
+
+Handler = Callable[[argparse.Namespace], None]
+
+
+def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
+    """The parser of `llambda COMMAND ...`; `run` in what it gives is the command's handler."""
+    top = argparse.ArgumentParser(
+        prog="llambda",
+        description="A CPU inference engine for language models, built step by step in Python.",
+    )
+    top.add_argument("--version", action="version", version=f"llambda {__version__}")
+    top.add_argument("--debug", action="store_true", help="show the traceback behind an error")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, help: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        sub.set_defaults(run=handlers[name])
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS,
+                         help="show the traceback behind an error")  # fmt: skip
+        return sub
+
+    add_generate(command("generate", "continue a prompt"))
+    add_chat(command("chat", "a conversation in the terminal"))
+    sub = command("inspect", "show what a model file holds and what would run it")
+    sub.add_argument("file", metavar="FILE")
+    add_json(sub)
+    sub = command("fetch", "obtain a known model into the data cache")
+    sub.add_argument("name", metavar="NAME", help=f"one of: {', '.join(KNOWN)}")
+    sub = command("quantize", "write a copy of a GGUF file in another storage format")
+    sub.add_argument("source", metavar="IN", help=MODEL_HELP)
+    sub.add_argument("target", metavar="OUT", type=Path)
+    sub.add_argument("--type", required=True, metavar="T", help=f"one of: {', '.join(FILE_TYPES)}")
+    sub = command("doctor", "describe this machine and what would be slow or missing")
+    add_json(sub)
+    sub = command("logits", "write the logits after each token to a .npy file")
+    add_model(sub)
+    add_ids(sub, required=True)
+    sub.add_argument("--out", type=Path, required=True, metavar="FILE.npy")
+    sub = command("compare", "compare an engine with PyTorch, layer by layer")
+    add_model(sub)
+    add_ids(sub, required=True)
+    sub = command("tour", "the course in one go, on the tiny model that comes with it")
+    sub.add_argument("--out", type=Path, metavar="FILE.svg", help="where to write the picture")
+    return top
+
+
+def add_model(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    sub.add_argument("--engine", metavar="E", help=f"one of: {', '.join(RUNGS)}")
+    sub.add_argument("--threads", type=int, metavar="N", help="default: usable physical cores")
+    sub.add_argument("--context", type=int, metavar="N", help="positions to have room for")
+
+
+def add_json(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def add_ids(sub: Any, required: bool = False) -> None:
+    words = {"required": True} if required else {}  # a group's members cannot say it
+    sub.add_argument("--ids", type=token_ids, help='token ids: "504,3575"', **words)
+
+
+def add_generate(sub: argparse.ArgumentParser) -> None:
+    add_model(sub)
+    given = sub.add_mutually_exclusive_group(required=True)
+    prompt = given.add_argument("prompt", metavar="PROMPT", nargs="?", help="text to continue")
+    prompt.nargs = None  # with "?", an option between MODEL and PROMPT means no PROMPT to argparse
+    add_ids(given)
+    add_sampling(sub, DEFAULT_MAX_TOKENS)
+    sub.add_argument("--parse-special", action="store_true",
+                     help="let the prompt name special tokens such as <|im_start|>")  # fmt: skip
+    add_json(sub)
+
+
+def add_chat(sub: argparse.ArgumentParser) -> None:
+    add_model(sub)
+    sub.add_argument("--system", metavar="TEXT", help="what the model is told before you speak")
+    add_sampling(sub, ANSWER_TOKENS)
+
+
+def add_sampling(sub: argparse.ArgumentParser, max_tokens: int) -> None:
+    default = Sampling()
+    sub.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N")
+    sub.add_argument("--temperature", type=float, default=default.temperature, metavar="T")
+    sub.add_argument("--top-k", type=int, default=default.top_k, metavar="K")
+    sub.add_argument("--top-p", type=float, default=default.top_p, metavar="P")
+    sub.add_argument("--min-p", type=float, default=default.min_p, metavar="P")
+    sub.add_argument("--repeat-penalty", type=float, default=default.repeat_penalty, metavar="R")
+    sub.add_argument("--seed", type=int, metavar="S", help="default: a new one, reported by --json")
+    sub.add_argument("--stop", action="append", default=[], metavar="S",
+                     help="end before this text; may be given more than once")  # fmt: skip
+    sub.add_argument("--log", metavar="FILE.jsonl", help="append what happens, an event a line")
+
+
+def token_ids(text: str) -> list[int]:
+    """'504,3575' -> [504, 3575]"""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list like 504,3575") from None
