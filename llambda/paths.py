@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).parent
 def cache_dir() -> Path:
     """The data cache: $LLAMBDA_HOME, else the platform's user cache folder. Not created here."""
     home = os.environ.get("LLAMBDA_HOME")
-    return Path(home).expanduser() if home else Path(platformdirs.user_cache_dir("llambda"))
+    return Path(os.path.expanduser(home) if home else platformdirs.user_cache_dir("llambda"))
 
 
 def models_dir() -> Path:

@@ -24,6 +24,8 @@ from scripted import END, TOKENS, small_tensors, write_small
 
 import llambda
 from llambda import cli
+from llambda.engines import RUNGS
+from llambda.engines.base import activation_names
 from llambda.fetch import KNOWN
 
 STATS = ["prompt_tokens", "new_tokens", "load_s", "prefill_s", "first_token_s", "decode_s",
@@ -790,3 +792,89 @@ def test_an_escaping_error_would_be_noticed(
     monkeypatch.setattr("llambda.modelfile.read_config", fail)
     with pytest.raises(AssertionError, match="internal error"):
         survives(scratch, whole)
+
+
+# ---------------------------------------------------------------- chat, quantize, compare
+
+
+def test_chat_answers_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    path = write_small(
+        tmp_path / "chatty.gguf", extra=lambda writer: writer.add_chat_template(template)
+    )
+    log = tmp_path / "log.jsonl"
+    monkeypatch.setattr("sys.stdin", io.StringIO("the\n"))
+    result = run("chat", path, *GREEDY, "--max-tokens", 4, "--system", "on", "--log", log)
+    messages = [{"role": "system", "content": "on"}, {"role": "user", "content": "the"}]
+    with llambda.load(path) as model:
+        expected = model.chat(messages, temperature=0, max_tokens=4)
+    assert (result.status, result.out) == (0, f"{expected.text}\n")
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events == ["load", "prefill", "tokens", "finish"]
+
+
+def test_chat_without_a_template(small: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("the\n"))
+    result = run("chat", small)
+    assert result.status == 1
+    assert "chat template" in result.err.splitlines()[-1]
+    assert "Traceback" not in result.err
+
+
+def test_quantize_writes_a_file_that_runs(small: Path, tmp_path: Path):
+    out = tmp_path / "half.gguf"
+    result = run("quantize", small, out, "--type", "F16")
+    assert (result.status, result.err) == (0, "")
+    assert str(out) in result.out
+    kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(out).tensors}
+    assert kinds["blk.0.attn_q.weight"] == "F16"
+    assert kinds["blk.0.attn_norm.weight"] == "F32"
+    assert run("generate", out, "the", *GREEDY, "--max-tokens", 2).status == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kind", "words"),
+    [
+        ("small", "out.gguf", "Q3_K", "Q3_K"),
+        ("small", "small", "F16", "output is the input"),
+        ("small", "no folder/out.gguf", "F16", "no such file"),
+        ("nothing.gguf", "out.gguf", "F16", "no such file"),
+    ],
+)
+def test_quantize_refuses(
+    small: Path, tmp_path: Path, source: str, target: str, kind: str, words: str
+):
+    places = {"small": small}
+    result = run(
+        "quantize",
+        places.get(source, tmp_path / source),
+        places.get(target, tmp_path / target),
+        "--type",
+        kind,
+    )
+    assert_one_clear_line(result, words)
+    assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize("engine", RUNGS)
+def test_compare_finds_no_divergence(small: Path, engine: str):
+    result = run("compare", small, "--ids", "5,6,7,8,9", "--engine", engine)
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert len(lines) == len(activation_names(2)) + 1
+    assert lines[-1].startswith(f"no divergence: {engine}")
+
+
+def test_compare_names_the_first_divergence(small: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("llambda.engines.naive.swiglu", lambda gate, up: gate * up)
+    result = run("compare", small, "--ids", "5,6,7,8,9")
+    assert result.status == 1
+    assert re.fullmatch(
+        r"llambda: first divergence: layer 0, swiglu, position 0.*\n", result.err
+    ), result.err
+
+
+def test_compare_without_torch(small: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "llambda.oracle", raising=False)
+    assert_one_clear_line(run("compare", small, "--ids", "5,6"), "torch")

@@ -503,3 +503,7 @@ def test_smollm2_says_what_llama_cpp_says(name, smollm2_engine):
     for case in golden_cases():
         sure = next(i for i, margin in enumerate([*case["margin"], 0]) if margin < 1)
         assert greedy(smollm2_engine(name), case["ids"], sure) == case["greedy"][:sure]
+
+
+def test_softmax_hides_no_nan():
+    assert np.isnan(softmax(np.array([[1.0, np.nan]], np.float32))).all()

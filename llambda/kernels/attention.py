@@ -16,7 +16,7 @@ def softmax(scores: Floats) -> Floats:
     top = np.max(scores, axis=-1, keepdims=True)
     weights = np.exp(scores - np.where(np.isfinite(top), top, 0))
     total = np.sum(weights, axis=-1, keepdims=True)
-    return np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return np.divide(weights, total, out=np.zeros_like(weights), where=total != 0)
 
 
 def attention(q: Floats, keys: Floats, values: Floats, start: int) -> Floats:
