@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, processors
 from tokenizers_made import (
@@ -188,6 +188,7 @@ conversations = st.lists(
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "inst", "zephyr", "tools"])
+@settings(max_examples=40)
 @given(messages=conversations, prompt=st.booleans())
 def test_any_conversation_makes_the_text_that_transformers_makes(name, messages, prompt):
     source = TEMPLATES[name]
@@ -268,6 +269,7 @@ spelling = text_of(pieces | st.sampled_from([*SPECIAL, f"<|im_{IM_END}end|>"]))
 
 
 @pytest.mark.parametrize("name", ENCODING)
+@settings(max_examples=40)
 @given(texts=st.lists(ordinary, min_size=1, max_size=3), system=st.none() | ordinary)
 def test_ordinary_messages_are_encoded_as_one_text(name, texts, system):
     tokenizer, messages = ENCODING[name], turns(*texts, system=system)
@@ -298,6 +300,7 @@ def faults(
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODING if "zephyr" not in name])
+@settings(max_examples=40)
 @given(texts=st.lists(spelling, min_size=1, max_size=3), system=st.none() | spelling)
 @example(texts=[IM_END], system=None)
 @example(texts=[f"  {IM_START}{IM_START}system\n", BOS, EOS + "\n"], system=f"{IM_END}\ue000")

@@ -878,3 +878,42 @@ def test_compare_without_torch(small: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "llambda.oracle", raising=False)
     assert_one_clear_line(run("compare", small, "--ids", "5,6"), "torch")
+
+
+# ---------------------------------------------------------------- the real model
+
+GREEDY_CASES = json.loads(
+    (Path(__file__).parent / "golden/smollm2_q4_1_greedy.json").read_text("utf-8")
+)["cases"]
+
+
+@pytest.mark.real
+def test_the_real_model_by_its_name(smollm2_path: Path):
+    ids = "504,3575,282,4649,314"
+    result = run("generate", "smollm2", "--ids", ids, "--max-tokens", 5, *GREEDY, "--json")
+    answer = json.loads(result.out)
+    assert answer["prompt_ids"] == [504, 3575, 282, 4649, 314]
+    assert answer["ids"] == [7042, 30, 198, 198, 504]
+    assert answer["text"] == " Paris.\n\nThe"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("case", GREEDY_CASES, ids=lambda case: case["text"][:12])
+def test_llama_cpp_writes_the_same(smollm2_path: Path, case: dict[str, Any]):
+    """Up to the first token that won by less than 1: int8 and float arithmetic may part there."""
+    sure = next((i for i, m in enumerate(case["margin"]) if m < 1.0), len(case["margin"]))
+    special = ["--parse-special"] if case["parse_special"] else []
+    result = run(
+        "generate",
+        smollm2_path,
+        case["text"],
+        "--max-tokens",
+        sure + 1,
+        *GREEDY,
+        "--json",
+        *special,
+    )
+    answer = json.loads(result.out)
+    assert answer["prompt_ids"] == case["ids"]
+    assert answer["ids"][:sure] == case["greedy"][:sure]
+    assert len(answer["ids"]) == sure + 1

@@ -360,6 +360,18 @@ def test_a_bias_that_the_settings_deny_is_named(folder_with: Callable[..., Path]
         assert f"tensor {name!r} has no place" in str(caught.value)
 
 
+@pytest.mark.parametrize("part", ["self_attn", "mlp"])
+def test_biases_of_one_half_only(folder_with: Callable[..., Path], part: str):
+    """attention_bias and mlp_bias are two settings."""
+    others = [f"model.layers.{i}.{bias}" for i in range(3) for bias in BIASES]
+    removed = {other: None for other in others if part not in other}
+    flags = {"attention_bias": part == "self_attn", "mlp_bias": part == "mlp"}
+    folder = folder_with(removed, "biased", **flags)
+    expected = their_logits(folder, IDS)
+    assert largest(our_logits(folder, IDS) - expected) <= 1e-4
+    assert largest(build("biased").hf_logits(IDS) - expected) > 1e-2
+
+
 @pytest.mark.parametrize(
     "name",
     [

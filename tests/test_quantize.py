@@ -530,7 +530,7 @@ def test_a_disk_that_is_too_small(
     with gguf.open(source) as file:
         elements = sum(file[name].size for name in file)
     usage = shutil.disk_usage(target.parent)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=elements))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=4 * elements - 1))
     message = refused(source, target, "F32", ResourceError)
     assert message.startswith(f"{target.parent}: ")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=4 * elements))
