@@ -93,7 +93,8 @@ class Settings:
             value = value[0]
         if value is None:
             raise self.missing(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (whole and 1 <= value < 2**64):
             raise self.invalid(key, value, "a whole number of at least 1")
         return value
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any, TypeGuard
 
-from .errors import ModelFileError, plural
+from .errors import FileAccessError, ModelFileError, plural
 from .paths import file_error, read_json
 from .tensor import BF16, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from .tensorfile import TensorFile, TensorInfo, map_file
@@ -42,7 +42,13 @@ def open(path: str | Path) -> TensorFile:
     try:
         if path.is_dir():
             single = path / WEIGHTS
-            path = single if single.exists() or not (path / INDEX).exists() else path / INDEX
+            if not single.exists() and not (path / INDEX).exists():
+                raise FileAccessError(
+                    f"a folder without {WEIGHTS} or {INDEX}",
+                    where=path,
+                    fix="Get the model's safetensors; pickled weights (.bin, .pt) are not read.",
+                )
+            path = single if single.exists() else path / INDEX
         return open_index(path) if path.suffix == ".json" else open_shard(path)
     except OSError as error:
         raise file_error(error, path) from error
