@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 BOS = "<|endoftext|>"
 VERSION = "5.24.0"  # the transformers release whose file layout is followed
-GOLDEN_PROMPTS = ("The class statement", "The for statement is used", "A list is")
+GOLDEN_PROMPTS = ("The class statement", "The for statement", "An object")
 GOLDEN_TOKENS = 48  # continuation length
 GOLDEN_POSITIONS = 32  # positions with full logits
 

@@ -38,9 +38,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's immutable sandbox, on a budget, with all that transformers offers to templates.
 
     Jinja keeps a template away from files, from Python's internals and from changing what it is
-    given, but not from computing without end. Here each turn of a loop, each call of a macro and
-    whatever is made has a price. That stops the obvious bombs; replace, join and nested lists
-    can still be made to waste time and memory.
+    given, but not from computing without end. Here each turn of a loop, each call and whatever is
+    made has a price. That stops the obvious bombs; with replace, join or nested lists a template
+    can still waste time and memory.
     """
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
@@ -62,7 +62,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self.filters[name] = update_wrapper(partial(self._bounded, call), call)
 
     def load(self, source: str) -> jinja2.Template:
-        """The compiled template, in which loops, macros and ~ have their price."""
+        """The compiled template, in which loops and ~ have their price too."""
         if len(source) > MAX_TEMPLATE:
             raise SecurityError(f"it has more than {MAX_TEMPLATE:,} characters")
         tree = self.parse(source)
@@ -70,9 +70,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         def call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
             return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
 
-        repeated: list[Any] = list(tree.find_all((nodes.For, nodes.Macro, nodes.Block)))
-        for node in repeated:
-            node.body.insert(0, nodes.ExprStmt(call("spend", [])))
+        for loop in list(tree.find_all(nodes.For)):
+            loop.body.insert(0, nodes.ExprStmt(call("spend", [])))
         for joined in list(tree.find_all(nodes.Concat)):
             joined.nodes = [call("tilde", joined.nodes)]
         tree.set_environment(self)

@@ -628,11 +628,11 @@ LARGE = {
     "batch": "{{ [1] | batch(999999999, 0) | list }}",
     "slice": "{{ [1] | slice(999999999) | list }}",
     "round": "{{ 1.5 | round(999999999, 'ceil') }}",
-    "lipsum": "{{ lipsum(n=1000000) }}",
+    "lipsum": "{{ lipsum(n=1) }}",
     "range": "{{ range(10 ** 9) | list }}",
     "a long range": "{{ range(-1000000, 1000000) | list }}",
     "output": "{% set s = 'x' * 1000000 %}{% for i in range(1000) %}{{ s }}{% endfor %}",
-    "the template": "{{ a }}" * 100_000,
+    "the template": "a" * 100_001,
 }
 DEEP = {
     "a macro that calls itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -671,6 +671,23 @@ def test_what_would_fill_the_memory_is_refused(monkeypatch, name):
         assert tracemalloc.get_traced_memory()[1] < 40_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("powers", "a number is too large"),
+        ("center", "a number is too large"),
+        ("format", "a width is too large"),
+        ("a product", "a repetition is too long"),
+        ("a long range", "Range too big"),
+        ("output", "it writes too much"),
+        ("the template", "it has more than 100,000 characters"),
+    ],
+)
+def test_the_error_says_what_is_too_large(name, reason):
+    with pytest.raises(UnsupportedError, match=f"may not: {reason}.*Do not trust"):
+        chat.render(LARGE[name], HELLO)
 
 
 @pytest.mark.parametrize("name", DEEP)
