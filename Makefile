@@ -1,5 +1,5 @@
 # Everything runs in a virtual environment of its own, .venv, made on first use.
-# Needed: make, and Python 3.11 or newer with venv. Another Python: PYTHON=python3.12 make tour
+# Needed: make, and Python 3.11 to 3.14 with venv. Another Python: PYTHON=python3.12 make tour
 # To start afresh, with another Python too: make clean
 
 PYTHON ?= python3

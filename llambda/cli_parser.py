@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .engines import RUNGS
+from .engines import BEST, RUNGS
 from .fetch import KNOWN
-from .model import DEFAULT_MAX_TOKENS
+from .model import DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS
 from .quantize import FILE_TYPES
 from .sampling import Sampling
 
 ANSWER_TOKENS = 512  # the most an answer in a conversation has, unless told otherwise
+CONTEXT_HELP = f"positions to have room for; default: the model's own, {DEFAULT_CONTEXT} at most"
 MODEL_HELP = f"tiny, {', '.join(KNOWN)}, a .gguf file or a model's folder"
 
 Handler = Callable[[argparse.Namespace], None]
@@ -45,7 +46,13 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     sub = command("quantize", "write a copy of a GGUF file in another storage format")
     sub.add_argument("source", metavar="IN", help=MODEL_HELP)
     sub.add_argument("target", metavar="OUT", type=Path)
-    sub.add_argument("--type", required=True, metavar="T", help=f"one of: {', '.join(FILE_TYPES)}")
+    sub.add_argument(
+        "--type",
+        required=True,
+        type=str.upper,
+        metavar="T",
+        help=f"one of: {', '.join(FILE_TYPES)}",
+    )
     sub = command("doctor", "describe this machine and what would be slow or missing")
     add_json(sub)
     sub = command("logits", "write the logits after each token to a .npy file")
@@ -62,9 +69,14 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
 
 def add_model(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    sub.add_argument("--engine", metavar="E", help=f"one of: {', '.join(RUNGS)}")
-    sub.add_argument("--threads", type=int, metavar="N", help="default: usable physical cores")
-    sub.add_argument("--context", type=int, metavar="N", help="positions to have room for")
+    sub.add_argument("--engine", metavar="E", help=f"one of: {', '.join(RUNGS)}; default: {BEST}")
+    sub.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="default: usable physical cores; naive and cached use one",
+    )
+    sub.add_argument("--context", type=int, metavar="N", help=CONTEXT_HELP)
 
 
 def add_json(sub: argparse.ArgumentParser) -> None:
@@ -96,13 +108,22 @@ def add_chat(sub: argparse.ArgumentParser) -> None:
 
 def add_sampling(sub: argparse.ArgumentParser, max_tokens: int) -> None:
     default = Sampling()
-    sub.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N")
-    sub.add_argument("--temperature", type=float, default=default.temperature, metavar="T")
-    sub.add_argument("--top-k", type=int, default=default.top_k, metavar="K")
-    sub.add_argument("--top-p", type=float, default=default.top_p, metavar="P")
-    sub.add_argument("--min-p", type=float, default=default.min_p, metavar="P")
-    sub.add_argument("--repeat-penalty", type=float, default=default.repeat_penalty, metavar="R")
-    sub.add_argument("--seed", type=int, metavar="S", help="default: a new one, reported by --json")
+
+    def number(name: str, kind: type, value: float | None, letter: str, text: str) -> None:
+        sub.add_argument(name, type=kind, default=value, metavar=letter, help=text)
+
+    number("--max-tokens", int, max_tokens, "N", f"the most to write; default {max_tokens}")
+    number("--temperature", float, default.temperature, "T",
+           f"0 takes the best token, above 1 is wilder; default {default.temperature}")  # fmt: skip
+    number("--top-k", int, default.top_k, "K",
+           f"draw among the K best; 0 is off; default {default.top_k}")  # fmt: skip
+    number("--top-p", float, default.top_p, "P",
+           f"draw among the best that make up P; 1 is off; default {default.top_p}")  # fmt: skip
+    number("--min-p", float, default.min_p, "P",
+           f"drop what is below P times the best; default {default.min_p}: off")  # fmt: skip
+    number("--repeat-penalty", float, default.repeat_penalty, "R",
+           f"above 1 weakens earlier tokens; default {default.repeat_penalty}: off")  # fmt: skip
+    number("--seed", int, None, "S", "of the random draws; default: a new one each time")
     sub.add_argument("--stop", action="append", default=[], metavar="S",
                      help="end before this text; may be given more than once")  # fmt: skip
     sub.add_argument("--log", metavar="FILE.jsonl", help="append what happens, an event a line")

@@ -51,7 +51,13 @@ class KnownModel:
 
     @property
     def is_here(self) -> bool:
-        return self.path.is_file() and self.path.stat().st_size == self.nbytes
+        """Whether a file of the right size is there. Raises FileAccessError for an odd path."""
+        try:
+            return self.path.stat().st_size == self.nbytes
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise file_error(error, self.path) from error
 
 
 KNOWN = {

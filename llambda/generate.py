@@ -1,5 +1,6 @@
 """The loop that makes text: prefill, then draw, show, step, until something ends it. Lesson 05."""
 
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
@@ -51,7 +52,7 @@ class Generation:
             )
         self.engine = engine
         self._stops = StopState(stop, tokenizer.stop_ids, max_tokens)
-        room = min(context, len(self.prompt_ids) + max_tokens)
+        room = min(int(context), len(self.prompt_ids) + int(max_tokens))
         self._state = engine.new_state(room) if state is None else state
         self._sampler = Sampler(sampling)
         self._decoder = tokenizer.stream()
@@ -65,6 +66,7 @@ class Generation:
         self._cancelled = False
         self._error: Exception | None = None
         self._running = self._run()
+        self._reading = threading.Lock()  # several threads may read one answer
 
     @property
     def seed(self) -> int:
@@ -81,9 +83,10 @@ class Generation:
         """Make one more piece, if there is one."""
         if self._error is not None:  # reading on after a failure must not pass for an answer
             raise self._error
-        piece = next(self._running, None)
-        if piece is not None:
-            self._pieces.append(piece)
+        with self._reading:
+            piece = next(self._running, None)
+            if piece is not None:
+                self._pieces.append(piece)
         return piece is not None
 
     def cancel(self) -> None:

@@ -7,7 +7,7 @@ from statistics import median
 
 from .engines.base import Engine
 
-REPEATS = 3  # runs a median is taken over
+REPEATS = 7  # runs a median is taken over
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ def check_threads(threads: int | None) -> int:
     if threads is None:
         return default_threads()
     require_number("threads", threads, 1, math.inf, "1 or more", whole=True)
-    return threads
+    return int(threads)
 
 
 def check_context(config: ModelConfig, context: int | None) -> int:
@@ -229,7 +229,7 @@ def check_context(config: ModelConfig, context: int | None) -> int:
             f"a context of {context:,} is more than the model's {config.context_length:,}",
             fix="Ask for less.",
         )
-    return context
+    return int(context)
 
 
 def check_memory(needed: int, path: Path) -> None:

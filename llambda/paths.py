@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -92,23 +93,30 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A binary file that appears under its name whole, or not at all.
 
     The bytes go to a temporary file in the same folder, which is synced and renamed at the end.
-    Whatever goes wrong, what was there before stays and the temporary file is removed.
+    Whatever goes wrong, what was there before stays and the temporary file is removed. A link is
+    followed, and a file that is replaced keeps its permissions. Raises FileAccessError for what is
+    no file: a renamed one would take a device's place.
     """
-    path = Path(path)
     try:
-        if path.is_dir():
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        if target.exists() and not target.is_file():
+            raise FileAccessError("a pipe or device", where=path, fix="Name a file.")
+        mode = target.stat().st_mode if target.exists() else None
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         try:
             with open(temporary, "xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            if mode is not None:
+                temporary.chmod(stat.S_IMODE(mode))
+            temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise file_error(error, path) from error
+        raise file_error(error, Path(path)) from error
 
 
 def read_json(path: Path, optional: bool = False) -> dict[str, Any]:

@@ -16,10 +16,13 @@ def converse(conversation: Conversation) -> None:
     Ctrl-C ends the answer that is being written, not the program. What cannot be answered, a
     conversation longer than the context for one, is said on stderr and loses nothing.
     """
-    print(HELP, file=sys.stderr)
+    if sys.stdin is None:
+        return
+    if sys.stdin.isatty():
+        print(HELP, file=sys.stderr)
     for line in questions():
-        if line == "/new":
-            conversation.reset()
+        if line.startswith("/"):
+            command(conversation, line)
             continue
         try:
             answer(conversation, line)
@@ -27,6 +30,13 @@ def converse(conversation: Conversation) -> None:
             print(f"llambda: {error} Or type /new.", file=sys.stderr)
         except InputError as error:
             print(f"llambda: {error}", file=sys.stderr)
+
+
+def command(conversation: Conversation, line: str) -> None:
+    """/new, or help for any other word behind a slash."""
+    if line == "/new":
+        conversation.reset()
+    print("A new conversation." if line == "/new" else HELP, file=sys.stderr)
 
 
 def questions() -> Iterator[str]:

@@ -69,7 +69,7 @@ def tour(out: Path | None = None) -> None:
     print(
         f"\nOne core can read all {nbytes / 1e6:.1f} MB of weights {ceiling:,.0f} times a second:"
     )
-    print("no engine that reads them once a token can be faster on one thread.")
+    print("about as fast as an engine on one thread can get that reads each of them once a token.")
     path = make_dir(cache_dir()) / "tour.svg" if out is None else out
     with atomic_write(path) as file:
         file.write(draw(rungs, ceiling).encode())
@@ -79,7 +79,7 @@ def tour(out: Path | None = None) -> None:
             f"{', '.join(failed)} did not give PyTorch's answers", fix="Please report this."
         )
     if not KNOWN["smollm2"].is_here:
-        print("Next, a real model: llambda fetch smollm2, then llambda generate smollm2 'Once'")
+        print("Next, a real model: llambda fetch smollm2, then: llambda generate smollm2 'Once'")
 
 
 def check_rung(model: Model) -> Check:

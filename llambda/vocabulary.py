@@ -156,6 +156,10 @@ def build_library(
     vocab = {token: i for i, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
         raise ModelFileError("tokenizer.ggml.tokens names a token twice", where=where)
+    missing = {p for left, right in merges for p in (left, right, left + right)} - vocab.keys()
+    if missing:
+        what = f"{min(missing)!r}, of a merge, is out of vocabulary"
+        raise ModelFileError(f"the vocabulary does not fit together: {what}", where=where)
     try:
         bpe = models.BPE(vocab, merges, ignore_merges=pre == "llama-bpe")
     except Exception as error:  # the library raises bare Exceptions

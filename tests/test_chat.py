@@ -381,6 +381,19 @@ def test_a_special_token_without_a_name_hides_nothing():
         assert chat.encode(nameless, turns(text)) == chat.encode(tokenizer, turns(text))
 
 
+def test_the_longest_name_counts_where_one_begins_another():
+    library = trained("gpt-2")
+    short, long = "<|a|>", "<|a|>b|>"
+    library.add_special_tokens([AddedToken(name, normalized=False) for name in (short, long)])
+    metadata = gguf_metadata(library, "gpt-2")
+    metadata["tokenizer.chat_template"] = long + "{{ messages[0].content }}" + short
+    tokenizer = vocabulary.from_gguf(metadata, Path("model.gguf"))
+    for text in ("b|>", short, long, short + long):
+        first, *inside, last = chat.encode(tokenizer, turns(text))
+        assert [first, last] == [library.token_to_id(long), library.token_to_id(short)]
+        assert inside == tokenizer.encode(text)
+
+
 @pytest.mark.parametrize("adds_bos", [True, False])
 @pytest.mark.parametrize(
     ("source", "count"),

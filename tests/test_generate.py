@@ -5,6 +5,7 @@ import json
 import random
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -536,3 +537,24 @@ def test_a_shared_state_would_be_noticed(small: llambda.Model, monkeypatch: pyte
     monkeypatch.setattr(small.engine, "new_state", lambda context: state, raising=False)
     with pytest.raises((AssertionError, InputError)):
         test_generations_may_take_turns(small)
+
+
+def test_several_threads_may_read_one_answer(small: llambda.Model):
+    expected = small.generate([5, 6, 7], max_tokens=30, temperature=0).text
+    answer = small.generate([5, 6, 7], max_tokens=30, temperature=0)
+    with ThreadPoolExecutor(6) as pool:
+        texts = list(pool.map(lambda _: answer.text, range(6)))
+    assert texts == [expected] * 6
+
+
+@pytest.mark.parametrize("prompt", [b"hi", {1: 2}, None, 5])
+def test_a_prompt_that_is_no_list_of_ids_is_refused(small: llambda.Model, prompt: Any):
+    with pytest.raises(InputError, match="token ids must be"):
+        small.generate(prompt)
+
+
+def test_small_numpy_numbers_do_not_overflow(small: llambda.Model):
+    plain = small.generate([5] * 10, max_tokens=50, temperature=0)
+    typed = small.generate([5] * 10, max_tokens=np.uint8(50), temperature=0)
+    assert typed.ids == plain.ids
+    assert small.generate([5] * 10, max_tokens=np.int8(120), temperature=0).prompt_ids == [5] * 10

@@ -358,3 +358,25 @@ def test_any_other_error_number_in_the_systems_words(number: int):
 
 def test_an_error_without_a_number():
     assert str(paths.file_error(OSError("odd\nthing"), Path("f"))) == "f: odd\\nthing"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FileAccessError, match="a pipe or device"), paths.atomic_write(pipe) as file:
+        file.write(b"x")
+    assert pipe.is_fifo()
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_link_is_followed_and_permissions_stay(tmp_path: Path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_bytes(b"old")
+    real.chmod(0o600)
+    link.symlink_to("real")
+    with paths.atomic_write(link) as file:
+        file.write(b"new")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert real.stat().st_mode & 0o777 == 0o600

@@ -199,6 +199,7 @@ def test_a_hundredfold_is_twice_a_tenfold():
 
 def test_measure_takes_the_median_without_the_first(monkeypatch: pytest.MonkeyPatch):
     clock = [0.0]
+    monkeypatch.setattr(ladder, "REPEATS", 3)
     monkeypatch.setattr(ladder.time, "perf_counter", lambda: clock[0])
     speak = saying([1], 5, prompt_tokens=3)
     prefills, steps = iter([100.0, 4.0, 2.0, 3.0]), iter([50.0, 1.0, 0.25, 0.5])

@@ -660,3 +660,15 @@ def test_no_value_of_any_key_of_the_json_ends_in_another_error(folder):
             else:
                 outcomes.add(Tokenizer)
     assert outcomes == {Tokenizer, ModelFileError, UnsupportedError}
+
+
+@pytest.mark.parametrize("merge", ["a b", "a z", "z a"])
+def test_a_merge_of_what_is_no_token_is_refused(merge: str):
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": ["a", "b", "c"],
+        "tokenizer.ggml.merges": [merge],
+    }
+    with pytest.raises(ModelFileError, match="of a merge, is out of vocabulary"):
+        from_gguf(metadata, Path("x.gguf"))

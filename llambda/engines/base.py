@@ -127,6 +127,8 @@ def check_call(engine: Engine, state: State, ids: Sequence[int]) -> None:
 
 def check_ids(ids: Iterable[Any], vocab_size: int) -> list[int]:
     """The ids as plain ints, whatever kind of whole number they are; all must be tokens."""
+    if isinstance(ids, bytes | bytearray | str | dict) or not isinstance(ids, Iterable):
+        raise InputError(f"token ids must be a list of whole numbers, not {type(ids).__name__}")
     checked = []
     for token in ids:
         try:
