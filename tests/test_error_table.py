@@ -1,0 +1,208 @@
+"""The error table: what goes wrong most often, each as one line that says what, where and the fix.
+
+Every row is a command as a person would type it. The line must hold the words of the fault and
+those of its remedy; the exit status is 1, stdout stays empty and no traceback is shown.
+"""
+
+import contextlib
+import io
+import json
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import gguf
+import pytest
+from scripted import small_tensors, write_small
+
+from llambda import cli, model, paths
+
+Arguments = list[object]
+
+
+class Row(NamedTuple):
+    """A fault: the command that meets it (given a folder with `small.gguf`), and the line."""
+
+    command: Callable[[Path], Arguments]
+    fault: str
+    remedy: str
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def header(version: int, order: str = "<") -> bytes:
+    return b"GGUF" + struct.pack(f"{order}IQQ", version, 0, 0)
+
+
+def truncated(folder: Path) -> Path:
+    whole = (folder / "small.gguf").read_bytes()
+    return written(folder / "cut.gguf", whole[: len(whole) // 2])
+
+
+def without(folder: Path, name: str) -> Path:
+    tensors = small_tensors()
+    del tensors[name]
+    return write_small(folder / "missing.gguf", tensors=tensors)
+
+
+def with_one_more(folder: Path) -> Path:
+    tensors = small_tensors()
+    tensors["blk.0.ffn_sub_norm.weight"] = tensors["blk.0.ffn_norm.weight"]
+    return write_small(folder / "more.gguf", tensors=tensors)
+
+
+def with_key(folder: Path, key: str, value: int) -> Path:
+    return write_small(folder / "key.gguf", extra=lambda writer: writer.add_uint32(key, value))
+
+
+def with_kind(folder: Path) -> Path:
+    kinds = {"blk.0.attn_q.weight": gguf.GGMLQuantizationType.Q2_K}
+    return write_small(folder / "kind.gguf", kinds=kinds)
+
+
+def sharded(folder: Path) -> Path:
+    (folder / "hf").mkdir()
+    written(folder / "hf/config.json", json.dumps({"model_type": "llama"}).encode())
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
+    written(folder / "hf/model.safetensors.index.json", json.dumps(index).encode())
+    return folder / "hf"
+
+
+def generate(source: object, *more: object) -> Arguments:
+    return ["generate", source, "the", "--temperature", "0", *more]
+
+
+ROWS = {
+    "no such file": Row(lambda f: generate(f / "none.gguf"), "no such file", "Give a .gguf file"),
+    "folder without config.json": Row(
+        lambda f: generate(f), "config.json", "Give a model's folder"
+    ),
+    "not a model file": Row(
+        lambda f: generate(written(f / "x.gguf", b"hello, world")),
+        "not a GGUF file",
+        "Give a .gguf",
+    ),
+    "a web page": Row(
+        lambda f: generate(written(f / "x.gguf", b"<!DOCTYPE html><p>404")), "web page", "fetch it"
+    ),
+    "empty": Row(lambda f: generate(written(f / "x.gguf", b"")), "empty", "Fetch it again"),
+    "truncated": Row(lambda f: generate(truncated(f)), "truncated", "fetch it again"),
+    "wrong version": Row(
+        lambda f: generate(written(f / "x.gguf", header(1))), "version 1", "Convert the model again"
+    ),
+    "big-endian": Row(
+        lambda f: generate(written(f / "x.gguf", header(3, ">"))), "big-endian", "little-endian"
+    ),
+    "unsupported architecture": Row(
+        lambda f: generate(write_small(f / "x.gguf", architecture="qwen2")),
+        "'qwen2'",
+        "Use a model",
+    ),
+    "unsupported key": Row(
+        lambda f: generate(with_key(f, "llama.expert_count", 8)), "llama.expert_count = 8", "plain"
+    ),
+    "unsupported tensor type": Row(
+        lambda f: generate(with_kind(f)), "Q2_K", "Use a file in one of"
+    ),
+    "missing tensor": Row(
+        lambda f: generate(without(f, "blk.1.attn_q.weight")),
+        "'blk.1.attn_q.weight' is missing",
+        "fetch or convert it again",
+    ),
+    "unused tensor": Row(
+        lambda f: generate(with_one_more(f)), "'blk.0.ffn_sub_norm.weight' has no place", "a part"
+    ),
+    "missing shard": Row(
+        lambda f: generate(sharded(f)), "model-00001-of-00002.safetensors", "Fetch it into"
+    ),
+    "token id outside the vocabulary": Row(
+        lambda f: ["generate", f / "small.gguf", "--ids", "1,999999"], "999999", "go from 0 to"
+    ),
+    "empty prompt": Row(
+        lambda f: ["generate", f / "small.gguf", ""], "the prompt is empty", "at least one"
+    ),
+    "prompt longer than the context": Row(
+        lambda f: ["generate", f / "small.gguf", "x" * 100], "has 100 tokens", "Shorten the prompt"
+    ),
+    "context larger than the model's": Row(
+        lambda f: generate(f / "small.gguf", "--context", "9999"), "9,999", "Ask for less"
+    ),
+    "temperature below 0": Row(
+        lambda f: ["generate", f / "small.gguf", "the", "--temperature", "-1"],
+        "temperature is -1.0",
+        "0 or more",
+    ),
+    "unknown engine": Row(
+        lambda f: generate(f / "small.gguf", "--engine", "warp"), "'warp'", "one of naive, cached"
+    ),
+    "unknown name": Row(lambda f: ["fetch", "gpt-9"], "'gpt-9'", "Known are: smollm2"),
+    "output in no folder": Row(
+        lambda f: ["logits", f / "small.gguf", "--ids", "1", "--out", f / "none" / "x.npy"],
+        "no such file or folder",
+        "Check the path",
+    ),
+}
+
+
+def check(arguments: Arguments, fault: str, remedy: str) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = cli.main([str(argument) for argument in arguments])
+    line = err.getvalue()
+    assert status == 1
+    assert out.getvalue() == ""
+    assert line.startswith("llambda: ") and line.count("\n") == 1
+    assert fault in line
+    assert remedy in line
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_small(tmp_path / "small.gguf")
+    return tmp_path
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_one_line_with_its_remedy(folder: Path, row: Row):
+    check(row.command(folder), row.fault, row.remedy)
+
+
+def test_a_context_larger_than_memory(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(model, "available_memory", lambda: 1000)
+    check(generate(folder / "small.gguf"), "MB are free", "ask for a smaller context")
+
+
+def test_no_torch_for_compare(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "llambda.oracle", raising=False)
+    check(["compare", folder / "small.gguf", "--ids", "1,2"], "torch", "pip install torch")
+
+
+def test_not_enough_disk(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(paths.shutil, "disk_usage", lambda place: SimpleNamespace(free=0))
+    command = ["quantize", folder / "small.gguf", folder / "out.gguf", "--type", "F16"]
+    check(command, "are needed on this disk", "Free some space")
+    assert not (folder / "out.gguf").exists()
+
+
+def test_no_permission(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Root may read everything, so the system's answer is planted."""
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("llambda.tensorfile.open", denied, raising=False)
+    check(generate(folder / "small.gguf"), "permission denied", "Check who may read")
+
+
+def test_the_check_can_fail(folder: Path):
+    with pytest.raises(AssertionError):
+        check(generate(folder / "small.gguf"), "no such file", "Give")
+    with pytest.raises(AssertionError):
+        check(generate(folder / "none.gguf"), "no such file", "Pay for support")
