@@ -25,7 +25,6 @@ class Conversation:
         self.messages: list[chat.Message] = [*self.first]
         self._state = model.engine.new_state(model.context)
         self._asked = self.messages
-        self._evaluated: Sequence[int] = []
 
     def reset(self) -> None:
         """Begin anew, with the system message alone."""
@@ -38,14 +37,12 @@ class Conversation:
         """
         self._asked = [*self.messages, {"role": "user", "content": question}]
         ids = chat.encode(self.model.tokenizer, self._asked)
-        self._state.truncate(common_prefix(self._evaluated, ids))
-        self._evaluated = ids[: self._state.length]
+        self._state.truncate(common_prefix(self._state.ids, ids))
         return self.model.generate(ids, state=self._state, **self.settings)
 
     def keep(self, answer: Generation) -> None:
         """Take the question and its answer in, as far as it went."""
         answer.cancel()
-        self._evaluated = answer.evaluated_ids
         self.messages = [*self._asked, {"role": "assistant", "content": answer.text}]
 
 

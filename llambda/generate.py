@@ -26,7 +26,7 @@ class Generation:
         context is full) or "cancelled"
     seed : of the random draws, also when none was given
 
-    A state that is given has evaluated the first ids of the prompt before, and not all of them.
+    A state that is given holds the first ids of the prompt, and not all of them.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class Generation:
         self._stops = StopState(stop, tokenizer.stop_ids, max_tokens)
         room = min(int(context), len(self.prompt_ids) + int(max_tokens))
         self._state = engine.new_state(room) if state is None else state
+        if self.prompt_ids[: self._state.length] != self._state.ids:
+            raise InputError("the state holds other ids than those the prompt begins with")
         self._sampler = Sampler(sampling)
         self._decoder = tokenizer.stream()
         self._log = log or EventLog()
@@ -114,11 +116,6 @@ class Generation:
     @property
     def finish_reason(self) -> str:
         return self._finished()._finish_reason or "cancelled"
-
-    @property
-    def evaluated_ids(self) -> list[int]:
-        """The ids whose positions the state holds by now."""
-        return [*self.prompt_ids, *self._ids][: self._state.length]
 
     @property
     def stats(self) -> dict[str, Any]:

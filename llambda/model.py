@@ -14,7 +14,7 @@ from . import chat, modelfile
 from .cache import cache_bytes
 from .config import ModelConfig
 from .engines import rung
-from .engines.base import Engine, State
+from .engines.base import Engine, State, check_ids
 from .errors import (
     ContextError,
     FileAccessError,
@@ -113,6 +113,7 @@ class Model:
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits after each of the ids: float32 [n, vocab_size]."""
         self._check_open()
+        ids = check_ids(ids, self.config.vocab_size)
         state = self.engine.new_state(min(max(len(ids), 1), self.context))
         return self.engine.forward(state, ids, all_logits=True)
 

@@ -283,7 +283,7 @@ FAULTS = {
     "length of the last chunk only": Fault(
         CachedEngine,
         "forward",
-        (("state.length += len(ids)", "state.length = len(ids)"),),
+        (("state.ids += ids", "state.ids = list(ids)"),),
         0,
         "q_rope",
         position=7,

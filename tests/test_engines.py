@@ -429,7 +429,7 @@ def test_operations_do_not_overflow_on_the_way():
     [
         (NaiveEngine, "evaluate", ("table(self.turning, start, start +", "table(self.turning, 0,")),
         (naive, "attention", ("start + np.arange(n)[:, None]", "np.arange(n)[:, None]")),
-        (CachedEngine, "forward", ("state.length += len(ids)", "state.length = len(ids)")),
+        (CachedEngine, "forward", ("state.ids += ids", "state.ids = list(ids)")),
     ],
 )
 def test_a_mistake_at_a_chunks_start_shows(where, function, edit, monkeypatch):

@@ -100,12 +100,21 @@ def test_a_state_that_knows_the_beginning_is_used(tmp_path: Path):
         engine, spelling(ABC), [0, 2, 2], GREEDY, 3, [], 50, log=EventLog(tmp_path / "log"),
         state=state,
     )  # fmt: skip
-    assert generation.evaluated_ids == [0, 2]
+    assert state.ids == [0, 2]
     assert generation.text == "abc"
     assert engine.calls == [(0, [0, 2]), (2, [2]), (3, [1]), (4, [2])]
-    assert generation.evaluated_ids == [0, 2, 2, 1, 2]  # not the last one
+    assert state.ids == [0, 2, 2, 1, 2]  # not the last one
     assert generation.stats["prompt_tokens"] == 3
     assert events(tmp_path / "log")[0]["tokens"] == 1
+
+
+@pytest.mark.parametrize("prompt", [[2, 0, 2], [0], [0, 2]])
+def test_a_state_that_does_not_fit_the_prompt_is_refused(prompt: list[int]):
+    engine = ScriptedEngine(saying([1, 2, 3], len(ABC)), len(ABC))
+    state = engine.new_state(50)
+    engine.forward(state, [0, 2])
+    with pytest.raises(InputError, match=r"holds other ids|no token ids"):
+        Generation(engine, spelling(ABC), prompt, GREEDY, 3, [], 50, state=state).text  # noqa: B018
 
 
 def test_the_text_is_the_decoded_ids():

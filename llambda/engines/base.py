@@ -53,19 +53,24 @@ class State:
 
     engine : the engine that made it, and the only one that can use it
     context : the most positions it has room for
-    length : positions evaluated so far; the next id stands at this position
+    ids : the ids evaluated so far, one a position
     """
 
     def __init__(self, engine: "Engine", context: int):
         self.engine = engine
         self.context = context
-        self.length = 0
+        self.ids: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """Positions evaluated so far; the next id stands at this position."""
+        return len(self.ids)
 
     def truncate(self, length: int) -> None:
         """Forget all positions from `length` on. 0 begins anew."""
         if not 0 <= length <= self.length:
             raise InputError(f"cannot cut a state of {self.length} positions to {length}")
-        self.length = length
+        del self.ids[length:]
 
 
 class Engine(ABC):
@@ -110,19 +115,20 @@ class Engine(ABC):
         """
 
 
-def check_call(engine: Engine, state: State, ids: Sequence[int]) -> None:
-    """Raise unless ids can be evaluated: some, all in the vocabulary, and with room for them."""
+def check_call(engine: Engine, state: State, ids: Sequence[int]) -> list[int]:
+    """The ids as plain ints, if they can be evaluated: some, all tokens, and with room for them."""
     if state.engine is not engine:
         raise InputError("a state can only be used by the engine that made it")
-    if len(ids) == 0:
+    checked = check_ids(ids, engine.config.vocab_size)
+    if not checked:
         raise InputError("there are no token ids to evaluate", fix="Give at least one.")
-    check_ids(ids, engine.config.vocab_size)
-    if state.length + len(ids) > state.context:
+    if state.length + len(checked) > state.context:
+        tokens = plural(len(checked), "token")
         raise ContextError(
-            f"{plural(len(ids), 'token')} at position {state.length} do not fit in a context of "
-            f"{state.context}",
+            f"{tokens} at position {state.length} do not fit in a context of {state.context}",
             fix="Shorten the prompt or ask for a larger context.",
         )
+    return checked
 
 
 def check_ids(ids: Iterable[Any], vocab_size: int) -> list[int]:

@@ -33,9 +33,9 @@ class CachedEngine(NaiveEngine):
         all_logits: bool = False,
         trace: Trace | None = None,
     ) -> Floats:
-        check_call(self, state, ids)
+        ids = check_call(self, state, ids)
         assert isinstance(state, CachedState)
         store = partial(state.cache.extend, state.length)
         logits = self.evaluate(ids, state.length, store, len(ids), all_logits, trace)
-        state.length += len(ids)
+        state.ids += ids
         return logits

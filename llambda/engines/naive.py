@@ -24,18 +24,6 @@ Keep = Callable[[str, Floats], None]
 Store = Callable[[int, Floats, Floats], tuple[Floats, Floats]]
 
 
-class NaiveState(State):
-    """All ids so far; nothing else is remembered."""
-
-    def __init__(self, engine: Engine, context: int):
-        super().__init__(engine, context)
-        self.ids: list[int] = []
-
-    def truncate(self, length: int) -> None:
-        super().truncate(length)
-        del self.ids[length:]
-
-
 class NaiveEngine(Engine):
     name = "naive"
 
@@ -51,7 +39,7 @@ class NaiveEngine(Engine):
         return sum(4 * tensor.size for tensor in weights.unique())
 
     def new_state(self, context: int) -> State:
-        return NaiveState(self, context)
+        return State(self, context)
 
     def forward(
         self,
@@ -60,11 +48,10 @@ class NaiveEngine(Engine):
         all_logits: bool = False,
         trace: Trace | None = None,
     ) -> Floats:
-        check_call(self, state, ids)
-        assert isinstance(state, NaiveState)
+        ids = check_call(self, state, ids)
         every_id = [*state.ids, *ids]
         logits = self.evaluate(every_id, 0, remember_nothing, len(ids), all_logits, trace)
-        state.ids, state.length = every_id, len(every_id)
+        state.ids = every_id
         return logits
 
     def evaluate(
