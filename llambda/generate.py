@@ -83,9 +83,9 @@ class Generation:
 
     def _advance(self) -> bool:
         """Make one more piece, if there is one."""
-        if self._error is not None:  # reading on after a failure must not pass for an answer
-            raise self._error
         with self._reading:
+            if self._error is not None:  # reading on after a failure must not pass for an answer
+                raise self._error
             piece = next(self._running, None)
             if piece is not None:
                 self._pieces.append(piece)

@@ -4,6 +4,7 @@ import gc
 import json
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from scripted import GREEDY, ScriptedEngine, saying, scripted, spelling, write_small
 
 import llambda
-from llambda.errors import ContextError, FileAccessError, InputError
+from llambda.errors import ContextError, FileAccessError, InputError, LlambdaError
 from llambda.eventlog import EventLog
 from llambda.generate import LOGGED_BATCH, Generation
 from llambda.sampling import Sampling
@@ -567,3 +568,24 @@ def test_small_numpy_numbers_do_not_overflow(small: llambda.Model):
     typed = small.generate([5] * 10, max_tokens=np.uint8(50), temperature=0)
     assert typed.ids == plain.ids
     assert small.generate([5] * 10, max_tokens=np.int8(120), temperature=0).prompt_ids == [5] * 10
+
+
+def test_a_failure_reaches_every_thread_that_reads(monkeypatch: pytest.MonkeyPatch):
+    """Also those that wait for their turn while the engine fails."""
+    arrived = threading.Barrier(2)
+    failed = LlambdaError("the engine failed")
+
+    def fail(ids: list[int]) -> np.ndarray:
+        arrived.wait(timeout=30)
+        time.sleep(0.1)  # the other thread has come to wait by then; if not, it fails all the same
+        raise failed
+
+    answer = Generation(ScriptedEngine(fail, len(ABC)), spelling(ABC), [0], GREEDY, 3, [], 50)
+
+    def second() -> str:
+        arrived.wait(timeout=30)
+        return answer.text
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(lambda: answer.text), pool.submit(second)]
+    assert [reader.exception() for reader in readers] == [failed, failed]
