@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import END, TOKENS, small_tensors, write_small
+from scripted import END, START, STOP, TOKENS, small_tensors, write_small
 
 import llambda
 from llambda import cli
@@ -95,9 +95,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that can go on for a long time: it has 4096 positions, and no end of an answer."""
+    """A model that can go on for a long time: it has 4096 positions, and its greedy answer no end.
+
+    A control token's logit is 0, and of two opposite rows of the head one always gives more.
+    """
     tensors = small_tensors()
-    tensors["output.weight"][TOKENS.index(END)] = -tensors["output.weight"].sum(axis=0)
+    head = tensors["output.weight"]
+    head[[TOKENS.index(token) for token in (END, START, STOP)]] = 0
+    head[TOKENS.index("a")] = -head[TOKENS.index("t")]
     file = tmp_path_factory.mktemp("model") / "long.gguf"
     return write_small(file, sizes={"context_length": 4096}, tensors=tensors)
 
@@ -605,9 +610,9 @@ def test_a_terminal_that_cannot_show_it(small: Path):
 
 def long_run(long: Path, *more: str) -> subprocess.Popen[bytes]:
     """A process in the middle of a long answer, of which some came already."""
-    argv = ["generate", str(long), "the", "--engine", "naive", "--max-tokens", "4000", *more]
+    argv = ["generate", str(long), "the", "--engine", "naive", "--max-tokens", "4000"]
     process = subprocess.Popen(
-        [*COMMAND, *argv],
+        [*COMMAND, *argv, *GREEDY, *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
