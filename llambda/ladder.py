@@ -7,7 +7,7 @@ from statistics import median
 
 from .engines.base import Engine
 
-REPEATS = 7  # runs a median is taken over
+REPEATS = 7  # runs a median is taken over, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,11 @@ class Rung:
     decode_tok_s: float
 
 
-def measure(engine: Engine, prompt_ids: Sequence[int], new_tokens: int) -> Rung:
+def measure(
+    engine: Engine, prompt_ids: Sequence[int], new_tokens: int, repeats: int = REPEATS
+) -> Rung:
     """Evaluate the prompt, then decode greedily; the first run warms up and does not count."""
-    runs = [timed_run(engine, prompt_ids, new_tokens) for _ in range(REPEATS + 1)][1:]
+    runs = [timed_run(engine, prompt_ids, new_tokens) for _ in range(repeats + 1)][1:]
     return Rung(
         engine.name,
         engine.threads,

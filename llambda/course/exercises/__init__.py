@@ -1,0 +1,25 @@
+"""The exercises: one module a lesson holds its checkers, base.py what they have in common."""
+
+import importlib
+
+from ...errors import LlambdaError
+from .base import EXERCISES, Exercise
+
+TOPICS = {
+    "00": "your_machine",
+    "01": "tensors",
+    "02": "weights",
+    "03": "tokens",
+    "04": "forward",
+    "05": "generate",
+    "06": "kv_cache",
+}
+
+
+def of(lesson: str) -> list[Exercise]:
+    """The exercises of a lesson ("00"), in order. Raises LlambdaError if there is none."""
+    if lesson not in TOPICS:
+        known = ", ".join(TOPICS)
+        raise LlambdaError(f"lesson {lesson} has no exercises", fix=f"Those that have: {known}.")
+    importlib.import_module(f".{TOPICS[lesson]}", __name__)
+    return [EXERCISES[number] for number in sorted(EXERCISES) if number.startswith(f"{lesson}.")]

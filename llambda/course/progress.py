@@ -1,0 +1,79 @@
+"""The ladder so far, under this machine's ceiling: what every lesson from 05 on ends with.
+
+A rung that no lesson has measured on this machine yet is measured on the spot, so that a reader
+may start anywhere.
+"""
+
+from collections.abc import Mapping
+
+from ..engines import RUNGS
+from ..fetch import KNOWN
+from ..ladder import Rung, measure
+from ..model import load
+from ..probe import ceiling_tokens_per_s, read_bandwidth
+from .ledger import machine_id, recall, record
+from .plots import INK, LIMIT, OURS, QUIET, figure, finish, label, plain_numbers
+
+PROMPT = "The class statement"
+NEW_TOKENS = 16
+
+
+def ladder_so_far(newest: str) -> dict[str, float]:
+    """Draw all rungs up to `newest` under the ceiling; tokens a second while decoding, by name.
+
+    The model is smollm2 where it is here, else tiny; the prompt is the same for every rung. The
+    last entry, "ceiling", is what one core could do if it only read the weights.
+    """
+    model = "smollm2" if KNOWN["smollm2"].is_here else "tiny"
+    names = list(RUNGS)
+    speeds = {name: speed(model, name) for name in names[: names.index(newest) + 1]}
+    roof = ceiling(model)
+    draw(model, speeds, roof)
+    return {**speeds, "ceiling": roof}
+
+
+def speed(model: str, rung: str) -> float:
+    """Tokens a second while decoding: from the ledger, else measured and kept there."""
+    name = f"rung.{model}.{rung}"
+    kept = recall(name)
+    if not isinstance(kept, float):
+        kept = run(model, rung).decode_tok_s
+        record(name, kept)
+    return kept
+
+
+def run(model: str, rung: str) -> Rung:
+    with load(model, engine=rung) as loaded:
+        return measure(loaded.engine, loaded.tokenizer.encode(PROMPT), NEW_TOKENS, repeats=3)
+
+
+def ceiling(model: str) -> float:
+    """Tokens a second if one core did nothing but read the weights as they are stored."""
+    name = f"ceiling.{model}"
+    kept = recall(name)
+    if not isinstance(kept, float):
+        with load(model) as loaded:
+            nbytes = sum(tensor.nbytes for tensor in loaded.weights.unique())
+        kept = ceiling_tokens_per_s(read_bandwidth(1), nbytes)
+        record(name, kept)
+    return kept
+
+
+def draw(model: str, speeds: Mapping[str, float], roof: float) -> None:
+    """One dot a rung on a logarithmic axis, the ceiling as a line, the share of it in words."""
+    fig, ax = figure(height=1.5 + 0.45 * len(speeds))
+    for row, value in enumerate(speeds.values()):
+        newest = row == len(speeds) - 1
+        ax.plot(value, row, "o", color=OURS if newest else QUIET, markersize=10)
+        text = f"   {value:,.3g}  ({value / roof:.1%} of the ceiling)"
+        ax.text(value, row, text, va="center", color=INK)
+    ax.set_yticks(range(len(speeds)), list(speeds))
+    ax.set(xscale="log", ylim=(len(speeds) - 0.4, -0.6))
+    ax.set_xlim(min(speeds.values()) / 2, roof * 1.6)
+    ax.axvline(roof, color=LIMIT, linestyle="--")
+    words = f"ceiling {roof:,.3g} "
+    ax.text(roof, 0.02, words, transform=ax.get_xaxis_transform(), color=LIMIT, ha="right")
+    plain_numbers(ax.xaxis)
+    label(ax, f"{model}: the ladder so far", "tokens a second while decoding, logarithmic", "")
+    fig.supxlabel(machine_id(), fontsize=8, color=QUIET, x=0.99, ha="right")
+    finish(fig)
