@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from ..engines import RUNGS
 from ..fetch import KNOWN
 from ..ladder import Rung, measure
+from ..machine import this_machine
 from ..model import load
-from ..probe import ceiling_tokens_per_s, read_bandwidth
+from ..probe import bandwidth_curve, ceiling_tokens_per_s
 from .ledger import machine_id, recall, record
 from .plots import INK, LIMIT, OURS, QUIET, figure, finish, label, plain_numbers
 
@@ -22,7 +23,7 @@ def ladder_so_far(newest: str) -> dict[str, float]:
     """Draw all rungs up to `newest` under the ceiling; tokens a second while decoding, by name.
 
     The model is smollm2 where it is here, else tiny; the prompt is the same for every rung. The
-    last entry, "ceiling", is what one core could do if it only read the weights.
+    last entry, "ceiling", is what all cores could do if they only read the weights.
     """
     model = "smollm2" if KNOWN["smollm2"].is_here else "tiny"
     names = list(RUNGS)
@@ -48,14 +49,19 @@ def run(model: str, rung: str) -> Rung:
 
 
 def ceiling(model: str) -> float:
-    """Tokens a second if one core did nothing but read the weights as they are stored."""
-    name = f"ceiling.{model}"
-    kept = recall(name)
-    if not isinstance(kept, float):
-        with load(model) as loaded:
-            nbytes = sum(tensor.nbytes for tensor in loaded.weights.unique())
-        kept = ceiling_tokens_per_s(read_bandwidth(1), nbytes)
-        record(name, kept)
+    """Tokens a second if all cores did nothing but read the weights, as they are stored."""
+    with load(model) as loaded:
+        nbytes = sum(tensor.nbytes for tensor in loaded.weights.unique())
+    return ceiling_tokens_per_s(max(bandwidth().values()), nbytes)
+
+
+def bandwidth() -> dict[str, float]:
+    """Threads -> bytes a second, as lesson 00 measured it; measured now if it did not."""
+    kept = recall("bandwidth")
+    if not isinstance(kept, dict):
+        curve = bandwidth_curve(this_machine().default_threads)
+        kept = {str(threads): rate for threads, rate in curve.items()}
+        record("bandwidth", kept)
     return kept
 
 

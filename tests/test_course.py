@@ -1,0 +1,367 @@
+"""What notebooks use: exercises that explain, guesses, the ledger, plots, the ladder so far."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+
+import llambda
+from llambda import cache
+from llambda.cache import KVCache
+from llambda.course import exercises, ledger, picture, predictions, progress, sources
+from llambda.course.exercises.base import (
+    Exercise,
+    Wrong,
+    expect_calls,
+    expect_choices,
+    expect_number,
+    same,
+    shown,
+    untouched,
+)
+from llambda.engines import RUNGS
+from llambda.errors import LlambdaError
+from llambda.ladder import Rung
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LLAMBDA_HOME", str(tmp_path))
+    return tmp_path
+
+
+# ---------------------------------------------------------------- exercises
+
+
+def stub(a: int) -> int:
+    """What it should do."""
+    ...  # noqa: PIE790
+
+
+class Stub:
+    """What it should do."""
+
+    def first(self) -> None:
+        """Words."""
+        ...  # noqa: PIE790
+
+    def second(self, x: int) -> None: ...
+
+
+class Begun(Stub):
+    def first(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("answer", [..., {"a": ..., "b": ...}, stub, Stub, lambda x: None])
+def test_an_untouched_answer(answer: Any):
+    assert untouched(answer)
+
+
+@pytest.mark.parametrize(
+    "answer", [0, None, "", {"a": ..., "b": 1}, lambda x: x, Begun, len, float, np.zeros(2)]
+)
+def test_a_touched_answer(answer: Any):
+    assert not untouched(answer)
+
+
+def verdict(judge: Any, answer: Any) -> str:
+    return Exercise("99.1", "A title", "code", 1, 1, judge).verdict(answer)
+
+
+def test_verdicts():
+    def judge(answer: Any) -> str:
+        if answer == 2:
+            return "Well done."
+        if answer == 3:
+            raise Wrong("one too many.")
+        raise ZeroDivisionError("in\nthe answer")
+
+    assert verdict(judge, ...) == "99.1 not attempted yet"
+    assert verdict(judge, 2) == "99.1 solved. Well done."
+    assert verdict(judge, 3) == "99.1 not yet: one too many."
+    assert "ZeroDivisionError: in\\nthe answer" in verdict(judge, 4)
+    assert verdict(judge, {"a": 1, "b": ...}) == "99.1 not yet: b has no answer yet."
+
+
+def test_calling_an_exercise_prints_its_verdict(capsys: pytest.CaptureFixture[str]):
+    Exercise("99.1", "A title", "code", 1, 1, lambda answer: "Yes.")(1)
+    assert capsys.readouterr().out == "99.1 solved. Yes.\n"
+
+
+def explanation(expect: Any, *given: Any, **named: Any) -> str:
+    with pytest.raises(Wrong) as caught:
+        expect(*given, **named)
+    return str(caught.value)
+
+
+def test_a_number():
+    mistakes = {80.0: "bits for bytes."}
+    expect_number(10, 10.0, mistakes)
+    expect_number(np.float32(10.05), 10.0, mistakes)
+    assert explanation(expect_number, 80.1, 10.0, mistakes) == "bits for bytes."
+    assert "too large" in explanation(expect_number, 11, 10.0, mistakes)
+    assert "too small" in explanation(expect_number, -1, 10.0, mistakes)
+    assert "a number is wanted" in explanation(expect_number, "ten", 10.0, mistakes)
+    assert "too" in explanation(expect_number, float("nan"), 10.0, mistakes)
+
+
+def test_choices():
+    right, mistakes = {"a": 1, "b": 2}, {("b", 3): "three is the other one."}
+    expect_choices({"a": 1, "b": 2}, right, mistakes)
+    assert explanation(expect_choices, {"a": 1, "b": 3}, right, mistakes) == (
+        "b: three is the other one."
+    )
+    assert explanation(expect_choices, {"a": 2, "b": 2}, right, mistakes).startswith("a: look")
+    assert explanation(expect_choices, {"a": 1}, right, mistakes) == "b is missing."
+    assert "a dict" in explanation(expect_choices, 7, right, mistakes)
+
+
+def test_calls_are_compared_with_known_mistakes():
+    cases = [(1, 2), (3, 3)]
+    mistakes = [(lambda a, b: a - b, "minus for plus."), (lambda a, b: a * b, "times for plus.")]
+    expect_calls(lambda a, b: b + a, cases, lambda a, b: a + b, mistakes)
+
+    def wrong(a: int, b: int) -> int:
+        return a * b
+
+    said = explanation(expect_calls, wrong, cases, lambda a, b: a + b, mistakes)
+    assert said == "times for plus. wrong(1, 2) gives 2; right is 3."
+
+    def other(a: int, b: int) -> int:
+        return a
+
+    said = explanation(expect_calls, other, cases, lambda a, b: a + b, mistakes)
+    assert said == "other(1, 2) gives 1; right is 3."
+    assert "a function is wanted" in explanation(expect_calls, 3, cases, lambda a, b: a + b)
+
+
+def test_a_mistake_may_be_right_elsewhere():
+    """Only the cases that the reader got wrong have to look like the mistake."""
+    cases = [(0,), (1,), (-1,)]
+
+    def wrong(x: int) -> int:
+        return x
+
+    said = explanation(expect_calls, wrong, cases, abs, [(lambda x: x, "the sign is kept.")])
+    assert said.startswith("the sign is kept.")
+
+
+def test_an_answer_that_raises_is_like_a_mistake_that_raises():
+    def wrong(x: int) -> float:
+        return 1 / x
+
+    def right(x: int) -> float:
+        return 1 / x if x else 0.0
+
+    mistakes = [(lambda x: [][1], "nothing is divided by zero.")]
+    said = explanation(expect_calls, wrong, [(1,), (0,)], right, mistakes)
+    assert said.startswith("nothing is divided by zero. wrong(0) gives the error ZeroDivision")
+
+
+def test_an_answer_cannot_change_the_cases():
+    cases = [([3, 1, 2],)]
+
+    def greedy(values: list[int]) -> list[int]:
+        values.sort()
+        return values
+
+    expect_calls(greedy, cases, sorted)
+    assert cases == [([3, 1, 2],)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (1, 1.0),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        ([1, 2], (1, 2)),
+        (np.array([1, 2]), [1, 2]),
+        (float("nan"), float("nan")),
+        ({"a": [1]}, {"a": (1,)}),
+        (None, None),
+    ],
+)
+def test_same(a: Any, b: Any):
+    assert same(a, b)
+    assert same(b, a)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (1, 2),
+        (1, True),
+        ("1", 1),
+        (b"a", "a"),
+        ([1], [1, 1]),
+        (np.zeros((2, 1)), np.zeros(2)),
+        (float("nan"), 0.0),
+        ({"a": 1}, {"b": 1}),
+        (None, 0),
+        ([0.5], [0.5 + 1e-9]),
+    ],
+)
+def test_different(a: Any, b: Any):
+    assert not same(a, b)
+    assert not same(b, a)
+
+
+def test_shown_is_short_and_one_line():
+    assert shown(np.arange(10000.0).reshape(100, 100)).endswith("of shape (100, 100)")
+    assert "\n" not in shown("a\nb")
+    assert len(shown(list(range(1000)))) == 100
+    assert shown(1 / 3) == "0.333333"
+
+
+def test_lessons_have_exercises():
+    assert [each.number for each in exercises.of("00")] == ["00.1", "00.2", "00.3"]
+    with pytest.raises(LlambdaError, match="lesson 99 has no exercises"):
+        exercises.of("99")
+
+
+# ---------------------------------------------------------------- the ledger
+
+
+def test_the_ledger_keeps_values(home: Path):
+    assert ledger.recall("rung.tiny.naive") is None
+    ledger.record("rung.tiny.naive", {"decode": 1.5})
+    assert ledger.recall("rung.tiny.naive") == {"decode": 1.5}
+    ledger.record("rung.tiny.naive", 2)
+    assert ledger.recall("rung.tiny.naive") == 2
+    assert ledger.names("rung.") == ["rung.tiny.naive"]
+    assert ledger.names("guess.") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[1]", "null", '"x"', "\xff", '{"value": 3}', '{"value": 3, "machine": "another"}'],
+)
+def test_a_damaged_or_foreign_entry_counts_as_missing(home: Path, text: str):
+    ledger.record("speed", 1)
+    (home / "ledger" / "speed.json").write_bytes(text.encode("latin-1"))
+    assert ledger.recall("speed") is None
+    ledger.record("speed", 2)
+    assert ledger.recall("speed") == 2
+
+
+def test_a_folder_in_place_of_an_entry_is_survived(home: Path):
+    (home / "ledger" / "speed.json").mkdir(parents=True)
+    assert ledger.recall("speed") is None
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "a b"])
+def test_a_bad_name_of_an_entry(home: Path, name: str):
+    with pytest.raises(LlambdaError, match="no name"):
+        ledger.record(name, 1)
+
+
+# ---------------------------------------------------------------- predictions
+
+
+def test_guesses_and_outcomes(home: Path, capsys: pytest.CaptureFixture[str]):
+    predictions.predict("00.ceiling", "tokens/s", ...)
+    predictions.predict("00.ceiling", "tokens/s", "many")
+    predictions.predict("00.ceiling", "tokens/s", True)
+    assert ledger.names("guess.") == []
+    predictions.outcome("00.threads", "bandwidth ratio", 1.85)
+    predictions.predict("00.ceiling", "tokens/s", 500)
+    predictions.outcome("00.ceiling", "tokens/s", 250)
+    assert capsys.readouterr().out.splitlines() == [
+        "no guess yet: write a number in place of the dots, if you like",
+        "a guess is a number, and 'many' is none",
+        "a guess is a number, and True is none",
+        "bandwidth ratio: 1.85",
+        "your guess for tokens/s is noted: 500",
+        "tokens/s: 250; your guess was 500, 2 times that",
+    ]
+    assert predictions.table().splitlines()[2:] == [
+        "| 00 | tokens/s | 500 | 250 | 2 |",
+        "| 00 | bandwidth ratio | none | 1.85 |  |",
+    ]
+
+
+def test_the_table_survives_a_damaged_entry(home: Path):
+    predictions.outcome("00.ceiling", "tokens/s", 250)
+    (home / "ledger" / "outcome.00.ceiling.json").write_text("{")
+    assert predictions.table().count("\n") == 1
+
+
+# ---------------------------------------------------------------- sources and pictures
+
+
+def test_the_source_of_a_finished_form():
+    place, text = sources.source(KVCache)
+    assert place.startswith("llambda/cache.py, line ")
+    assert text.startswith("class KVCache")
+    assert sources.source(cache)[0] == "llambda/cache.py"
+    place, text = sources.source(KVCache.__init__)
+    assert text.startswith("def __init__")
+    assert "\n    " in text
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The figures that would have been displayed."""
+    figures: list[Any] = []
+    for module in (picture, progress):
+        monkeypatch.setattr(module, "finish", figures.append)
+    yield figures
+    for figure in figures:
+        matplotlib.pyplot.close(figure)
+
+
+@pytest.mark.parametrize("lesson", picture.LESSONS)
+def test_the_engine_is_lit_where_a_lesson_builds(lesson: str, drawn: list[Any]):
+    picture.engine_picture(lesson)
+    (axes,) = drawn[0].axes
+    lit = {text.get_text() for text in axes.texts if text.get_weight() == "bold"}
+    step, parts = picture.LESSONS[lesson]
+    number = picture.STEPS.index(step) + 1
+    assert lit - {""} == {f"{number}  {step}"} | {picture.PARTS[part][0] for part in parts} - {""}
+
+
+# ---------------------------------------------------------------- the ladder so far
+
+
+@pytest.fixture
+def measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The rungs that had to be measured, of a model whose speeds are made up."""
+    rungs: list[str] = []
+
+    def run(model: str, rung: str) -> Rung:
+        rungs.append(rung)
+        return Rung(rung, 1, 100.0, 10.0 * (1 + list(RUNGS).index(rung)))
+
+    monkeypatch.setattr(progress, "run", run)
+    monkeypatch.setattr(progress, "bandwidth_curve", lambda threads: {1: 2e9, 2: 3e9})
+    return rungs
+
+
+def test_missing_rungs_are_measured_once(measured: list[str], drawn: list[Any]):
+    first = progress.ladder_so_far("naive")
+    both = progress.ladder_so_far("cached")
+    assert measured == ["naive", "cached"]
+    assert both == {"naive": 10.0, "cached": 20.0, "ceiling": first["ceiling"]}
+    with llambda.load("tiny") as model:
+        nbytes = sum(tensor.nbytes for tensor in model.weights.unique())
+    assert first["ceiling"] == 3e9 / nbytes
+    (axes,) = drawn[1].axes
+    assert [line.get_xdata()[0] for line in axes.lines] == [10.0, 20.0, first["ceiling"]]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["naive", "cached"]
+
+
+def test_a_damaged_speed_is_measured_again(measured: list[str], drawn: list[Any], home: Path):
+    progress.ladder_so_far("naive")
+    file = home / "ledger" / "rung.tiny.naive.json"
+    entry = json.loads(file.read_text())
+    file.write_text(json.dumps(entry | {"value": "fast"}))
+    progress.ladder_so_far("naive")
+    assert measured == ["naive", "naive"]
