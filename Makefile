@@ -5,7 +5,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: tour test lab clean
+.PHONY: tour test lab notebooks clean
 .NOTPARALLEL:
 
 tour: .venv/core.done  # the course's main job on the tiny model
@@ -18,7 +18,10 @@ test: .venv/test.done  # all that CI checks
 	$(BIN)/pytest
 
 lab: .venv/course.done  # the lessons, in JupyterLab
-	$(BIN)/jupyter lab $(wildcard notebooks)
+	$(BIN)/jupyter lab notebooks
+
+notebooks: .venv/test.done  # records the lessons anew, or some: make notebooks LESSON="04 05"
+	$(BIN)/python notebooks/build.py $(LESSON)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

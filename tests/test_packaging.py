@@ -245,7 +245,9 @@ def test_wheel_and_sdist_carry_what_they_should(tmp_path: Path):
     (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
+    lessons = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/*.ipynb")}
     assert files >= {"LICENSE", "README.md", "Makefile", "constraints.txt", "data/tiny.gguf"}
+    assert files >= {"conftest.py", "notebooks/build.py"} | lessons
     assert not [name for name in files if name.startswith((".ci", ".venv", "dist"))]
 
     with zipfile.ZipFile(wheel) as archive:
@@ -256,6 +258,9 @@ def test_wheel_and_sdist_carry_what_they_should(tmp_path: Path):
     shipped = Path(out.stdout.strip())
     assert shipped.is_relative_to(tmp_path / "site")
     assert shipped.read_bytes() == (ROOT / "data/tiny.gguf").read_bytes()
+    assert lessons
+    for name in lessons:
+        assert (shipped.parents[1] / name).read_bytes() == (ROOT / name).read_bytes()
 
 
 # --- what the commands do when something is missing -----------------------------------------

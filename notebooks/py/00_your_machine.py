@@ -338,7 +338,7 @@ print("bits taken for bytes would be noticed:", not agree(naive / 8, one_thread)
 #
 # Now the number this lesson is about. To make one token, an engine reads every weight once. So
 #
-# $$\\text{tokens per second} \\;\\le\\; \\frac{\\text{bytes per second that the machine reads}}{\\text{bytes of weights per token}}$$
+# $$\text{tokens per second} \;\le\; \frac{\text{bytes per second that the machine reads}}{\text{bytes of weights per token}}$$
 #
 # Nothing can beat it: not the language, not the compiler, not the cleverness of the programmer. It is your **ceiling**.
 # `smollm2` stores its weights in 96.4 MB. Two larger models for comparison, of 1.2 and

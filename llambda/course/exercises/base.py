@@ -94,7 +94,10 @@ def untouched(answer: Answer) -> bool:
 
 
 def expect_number(
-    answer: Answer, right: float, mistakes: Mapping[float, str], share: float = 0.01
+    answer: Answer,
+    right: float,
+    mistakes: Mapping[float, str] | Mapping[int, str],
+    share: float = 0.01,
 ) -> None:
     """Accept a number within `share` of the right one; explain those in `mistakes`.
 

@@ -4,7 +4,16 @@ import math
 
 from ...machine import cpu_features, fields, kernel_path
 from ...machine import usable_cores as right_cores
-from .base import Answer, Wrong, exercise, expect_calls, expect_choices, expect_number
+from .base import (
+    Answer,
+    Wrong,
+    exercise,
+    expect_calls,
+    expect_choices,
+    expect_number,
+    result,
+    shown,
+)
 
 BANDWIDTH, PEAK = 25e9, 120e9  # bytes/s, FLOP/s
 MODEL_BYTES, TABLE_BYTES, WEIGHTS = 96.4e6, 30.1e6, 134.5e6
@@ -36,6 +45,7 @@ def ceiling(answer: Answer) -> str:
 CORE_CASES = [
     ("200000 100000", {0, 1, 2, 3, 4, 5, 6, 7}),
     ("150000 100000", {0, 1, 2, 3, 4, 5, 6, 7}),
+    ("110000 100000", {0, 1, 2, 3}),
     ("50000 100000", {2, 3}),
     ("max 100000", {0, 1, 2}),
     ("400000 100000", {4, 5}),
@@ -63,14 +73,14 @@ def cores(answer: Answer) -> str:
             "affinity alone counts.",
         ),
         (
-            lambda text, affinity: bounded(math.ceil(of_the_quota(text, affinity)), affinity),
-            "a quota of 1.5 cores is rounded up. Two threads would spend it early and then both "
-            "stand still: round down.",
-        ),
-        (
             lambda text, affinity: bounded(round(of_the_quota(text, affinity)), affinity),
             "a quota of 1.5 cores is rounded to 2. Two threads would spend it early and then both "
             "stand still: round down.",
+        ),
+        (
+            lambda text, affinity: bounded(math.ceil(of_the_quota(text, affinity)), affinity),
+            "a quota of 1.1 cores is rounded up to 2. Two threads would spend it early and then "
+            "both stand still: round down.",
         ),
         (
             lambda text, affinity: min(len(affinity), int(of_the_quota(text, affinity))),
@@ -85,8 +95,7 @@ def cores(answer: Answer) -> str:
             "the quota is forgotten: you may run on these cores, but not all of the time.",
         ),
     ]
-    given = {answer(*case) for case in CORE_CASES} if callable(answer) else set()
-    if len(given) == 1:
+    if callable(answer) and len({shown(result(answer, case)) for case in CORE_CASES}) == 1:
         raise Wrong(
             "the same number for every machine: os.cpu_count() describes the computer under your "
             "notebook. Use the two arguments, which describe the one that is asked about."

@@ -1,0 +1,56 @@
+"""What makes the lessons tests: `pytest` runs every notebook in notebooks/ and compares (nbval).
+
+The options are in pyproject.toml. Here: only the lessons themselves are collected, each with a
+data cache of its own, and a summary at the end says how long each took.
+"""
+
+from collections import defaultdict
+from collections.abc import Generator
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from nbval.plugin import IPyNbCell
+
+from private_home import private_home
+
+NOTEBOOKS = Path(__file__).parent / "notebooks"
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Copies of a lesson (built, checkpointed, a reader's own) are no tests."""
+    copy = collection_path.suffix == ".ipynb" and collection_path.parent != NOTEBOOKS
+    return True if copy else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """A kernel starts in the setup of its notebook's first cell, and keeps what it inherits."""
+    if not isinstance(item, IPyNbCell) or item.parent.kernel is not None:
+        return (yield)
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        for name, value in stack.enter_context(private_home()).items():
+            patch.setenv(name, value)
+        item.config.add_cleanup(stack.pop_all().close)
+        return (yield)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Seconds a notebook, its kernel's start included; and tables that tests have recorded."""
+    seconds: dict[str, float] = defaultdict(float)
+    tables = []
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            file, _, cell = report.nodeid.partition("::")
+            if cell and file.endswith(".ipynb"):
+                seconds[file] += report.duration
+            if report.when == "call":
+                tables += [text for name, text in report.user_properties if name == "table"]
+    for table in tables:
+        terminalreporter.section("the lessons in figures")
+        terminalreporter.write_line(table)
+    if seconds:
+        terminalreporter.section("seconds a notebook")
+        for file, duration in sorted(seconds.items()):
+            terminalreporter.write_line(f"{duration:6.1f} s  {file}")
