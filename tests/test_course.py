@@ -1,6 +1,7 @@
 """What notebooks use: exercises that explain, guesses, the ledger, plots, the ladder so far."""
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,17 @@ class Stub:
     def second(self, x: int) -> None: ...
 
 
+class Static:
+    @staticmethod
+    def make(x: int) -> None: ...
+
+
 class Begun(Stub):
     def first(self) -> int:
         return 1
 
 
-@pytest.mark.parametrize("answer", [..., {"a": ..., "b": ...}, stub, Stub, lambda x: None])
+@pytest.mark.parametrize("answer", [..., {"a": ..., "b": ...}, stub, Stub, Static, lambda x: None])
 def test_an_untouched_answer(answer: Any):
     assert untouched(answer)
 
@@ -163,6 +169,14 @@ def test_an_answer_that_raises_is_like_a_mistake_that_raises():
     mistakes = [(lambda x: [][1], "nothing is divided by zero.")]
     said = explanation(expect_calls, wrong, [(1,), (0,)], right, mistakes)
     assert said.startswith("nothing is divided by zero. wrong(0) gives the error ZeroDivision")
+
+
+def test_an_error_is_named_with_its_module():
+    def wrong(data: bytes) -> Any:
+        return struct.unpack("<I", data)
+
+    text = explanation(expect_calls, wrong, [(b"a",)], lambda data: 0)
+    assert "gives the error struct.error: unpack requires" in text
 
 
 def test_an_answer_cannot_change_the_cases():

@@ -11,6 +11,7 @@ Checkers compare results, and never use the clock.
 """
 
 import dis
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -54,8 +55,7 @@ class Exercise:
         except Wrong as wrong:
             return f"{self.number} not yet: {wrong}"
         except Exception as error:
-            said = one_line(f"{type(error).__name__}: {error}")
-            return f"{self.number} not yet: your answer made the checker stop with {said}"
+            return f"{self.number} not yet: your answer made the checker stop with {said(error)}"
 
 
 EXERCISES: dict[str, Exercise] = {}
@@ -83,6 +83,7 @@ def untouched(answer: Answer) -> bool:
     if isinstance(answer, type):
         methods = [value for value in vars(answer).values() if callable(value)]
         return all(untouched(method) for method in methods)
+    answer = inspect.unwrap(answer) if callable(answer) else answer  # a static method's function
     if hasattr(answer, "__code__"):
         steps = [step for step in dis.get_instructions(answer) if step.opname != "RESUME"]
         returned = [step.argval for step in steps if step.opname in ("LOAD_CONST", "RETURN_CONST")]
@@ -182,7 +183,14 @@ def result(function: Function, case: tuple[Any, ...]) -> Any:
     try:
         return function(*deepcopy(case))
     except Exception as error:
-        return Raised(one_line(f"{type(error).__name__}: {error}"))
+        return Raised(said(error))
+
+
+def said(error: Exception) -> str:
+    """The kind of an error and its words, on one line: `ValueError: ...`, `struct.error: ...`."""
+    kind = type(error)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return one_line(f"{name}: {error}")
 
 
 def same(a: Any, b: Any, tolerance: float = 0.0) -> bool:
