@@ -19,8 +19,8 @@
 #
 # *45 minutes · difficulty 1 of 5*
 #
-# The picture shows the engine that this course builds, and the part that a lesson is about. Today it is the ground that
-# all the rest stands on.
+# The picture shows the engine that this course builds, with the lesson's part in blue. Today it is the ground that all the
+# rest stands on; the other boxes are explained when their turn comes.
 
 # %% tags=["nbval-ignore-output"]
 from llambda.course.picture import engine_picture
@@ -31,7 +31,7 @@ engine_picture("00")
 # ## Build: first, let it run
 #
 # Before any explanation, here is the thing itself. A tiny language model that ships with this course, trained on
-# Python's own documentation, continues a sentence. Run the cell.
+# Python's own documentation, continues a sentence. (`temperature=0` leaves nothing to chance; lesson 05.) Run the cell.
 
 # %% tags=["core"]
 import llambda
@@ -43,12 +43,13 @@ for piece in model.generate(prompt, max_tokens=34, temperature=0):
     print(piece, end="", flush=True)
 
 # %% [markdown]
-# A program read three words and wrote on, piece by piece. Each piece is a **token**: a short string from a fixed
-# list. To make one token, the program multiplied a few numbers (the token's) with *all* of the model's numbers, its
-# **weights**. Then it did the same again for the next token.
+# A program read three words and wrote on, piece by piece. (The sentence is almost the documentation's own: so small a model
+# learns by heart.) Each piece is a **token**: a short string from a fixed list. To make one token, the program went through
+# *all* of the model's numbers, its **weights**: it multiplied each with a number that it had computed from the text so far,
+# and added up the products. Then it did the same again for the next token.
 #
-# After lesson 05 you will have written that program. After lesson 11 it will be as fast as your machine allows, and you
-# will know why it cannot be faster. This lesson finds out what "allows" means.
+# After lesson 05 you will have written that program. After lesson 11 it will run close to the limit that your machine sets,
+# and you will know where the rest goes. This lesson finds that limit.
 #
 # **For whom this is.** You want to know what happens between a prompt and its answer, down to the byte and the
 # instruction. You run models and want to understand the machine under them; or you teach systems, performance or machine
@@ -72,13 +73,14 @@ predict("00.ceiling", "the most tokens/s that smollm2 can make here", guess)
 # %% [markdown]
 # ## Build: which instructions?
 #
-# A processor's instruction set has grown in layers. Three of them matter to this course; each is a *flag* that the
-# processor reports about itself:
+# An instruction finds its numbers in **registers**, a few dozen places inside the processor, and works on all that one
+# register holds at once. A processor's instruction set has grown in layers. Three of them matter most to this course; each
+# is a *flag* that the processor reports about itself:
 #
 # | flag | what it adds |
 # |---|---|
-# | `avx2` | registers of 256 bits, so that one instruction handles eight 32-bit numbers, or thirty-two 8-bit ones |
-# | `fma` | `a * b + c` as one instruction, twice the work of a multiplication alone |
+# | `avx2` | integers in registers of 256 bits (`avx` had floats): eight 32-bit numbers at once, or thirty-two 8-bit ones |
+# | `fma` | `a * b + c` as one instruction, where it took two |
 # | `f16c` | conversion between 16-bit and 32-bit floating point numbers |
 #
 # On Linux the flags stand in the text file `/proc/cpuinfo`. Here is such a file, cut down to what we need, from a desktop
@@ -119,7 +121,8 @@ sorted(flags(recorded))
 # The intersection is there because not all processors of a machine need be alike, and the system may move a thread from
 # one to another: we may only use what all of them have.
 #
-# The finished form in the package does the same, and knows ARM's spelling too:
+# The finished form in the package does the same, and knows ARM's spelling too (`fields` finds the values of all lines
+# `name : value`):
 
 # %% tags=["nbval-ignore-output"]
 from llambda.course import show
@@ -132,7 +135,8 @@ cpu_features(recorded) == flags(recorded)
 
 # %% [markdown]
 # Now your machine. On anything but Linux there is no such file, so we ask the compiler instead: LLVM, which turns our code
-# into machine instructions from lesson 08 on, has to know the processor as well.
+# into machine instructions from lesson 08 on, has to know the processor as well. The cell also looks for newer layers
+# (`avx512f`, and the two `vnni` for 8-bit numbers), and for `asimd`, which is ARM's.
 
 # %% tags=["nbval-ignore-output", "core"]
 from pathlib import Path
@@ -164,9 +168,13 @@ print(f"{machine.physical_cores} physical ones in our affinity, quota {machine.q
 print(f"{machine.usable_cores} usable, {machine.default_threads} threads by default")
 
 # %% [markdown]
-# Why does a quota of 1.5 cores not make two threads worthwhile? Two threads spend it in three quarters of each period.
-# Then *both stand still* until the next one, and any third thread that waits for them stands too. So a quota is rounded
-# down, but never to nothing:
+# *Usable* are the logical cores that affinity and quota leave you. By default the engine starts a thread for each *physical*
+# one among them.
+#
+# What does a quota of 1.5 cores do to two threads? They spend it in three quarters of each period; then *both stand still*
+# until the next one. On average they still do more than one thread would, but in jerks: a token that takes 5 ms takes 30 if
+# it falls into the gap. And the rest of your program wants a share of the quota too. This course prefers a steady pace, and
+# rounds down, but never to nothing:
 
 # %%
 from llambda.machine import usable_cores
@@ -176,7 +184,8 @@ eight = {0, 1, 2, 3, 4, 5, 6, 7}
 
 # %% [markdown]
 # Writing `usable_cores` yourself is the second exercise below. The caches are the last thing that we only read off. A
-# **cache** is a small, fast memory between a core and the large, slow one. Remember the size of your largest:
+# **cache** is a small, fast memory between a core and the large, slow one. Remember the size of your largest (outside Linux
+# the list may be empty):
 
 # %% tags=["nbval-ignore-output"]
 for cache in machine.caches:
@@ -188,11 +197,12 @@ for cache in machine.caches:
 # ## Build: how fast does memory read?
 #
 # Descriptions end here; now we measure. All the model's weights must travel from memory to the cores for every single
-# token, so the first question is how many bytes a second can travel. The naive way: let NumPy add up a large array, and
-# divide its bytes by the time.
+# token, so the first question is how many bytes a second can travel: the **bandwidth**. The naive way: let NumPy add up a
+# large array, and divide its bytes by the time. (GB and MB are powers of ten here, KiB and MiB powers of two.)
 #
-# Two precautions, which every measurement in this course takes: the array is larger than the caches, or we would measure
-# those; and we take the best of several runs, since whatever disturbs a run only ever makes it slower.
+# Two precautions. The array is larger than the caches of most computers, or we would measure those. (Is your largest cache
+# above 256 MiB? Then you are on a big server, and what follows is a mixture of cache and memory.) And we take the best of
+# several runs: other programs only ever make a run slower.
 
 # %% tags=["nbval-ignore-output"]
 import time
@@ -202,7 +212,7 @@ import numpy as np
 array = np.ones(64 * 2**20, np.float32)  # 256 MiB
 
 
-def seconds(work, repeats=5):
+def seconds(work, repeats=10):
     times = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -216,8 +226,9 @@ print(f"NumPy's sum reads {naive / 1e9:.1f} GB/s")
 
 # %% [markdown]
 # Is that the memory's speed, or the speed of NumPy's addition? One number cannot tell. So here is a second method, a
-# **black box** for now: a loop in machine code that does nothing but load, as fast as it can, in `llambda/probe.py`. You will
-# understand it after lesson 08. Until then we hold it to one thing: two methods must not contradict each other.
+# **black box** for now: a loop in machine code, in `llambda/probe.py`, that loads as fast as it can and does only so much
+# with the numbers that the compiler cannot leave the loads out. You will understand it after lesson 08. Until then we hold
+# it to one thing: two methods must not contradict each other.
 
 # %% tags=["nbval-ignore-output", "core"]
 from llambda.probe import read_bandwidth
@@ -226,12 +237,12 @@ one_thread = read_bandwidth(threads=1)
 print(f"the black box reads {one_thread / 1e9:.1f} GB/s with one thread")
 
 # %% [markdown]
-# A loop that only reads can be faster than one that also adds, and not much slower. Now more threads. What do you expect:
-# do two threads read twice as much?
+# The black box does less with each byte, so it should not be slower than the sum. Now more threads: one for each core that
+# the engine would use. Do two threads read twice as much? And all of them?
 
 # %%
 guess = ...
-predict("00.threads", "bandwidth of all usable cores over that of one", guess)
+predict("00.threads", "bandwidth of all threads over that of one", guess)
 
 # %% tags=["nbval-ignore-output", "core"]
 from llambda.probe import bandwidth_curve
@@ -243,20 +254,21 @@ for threads, rate in bandwidth.items():
 # %% tags=["nbval-ignore-output"]
 outcome(
     "00.threads",
-    "bandwidth of all usable cores over that of one",
+    "bandwidth of all threads over that of one",
     bandwidth[machine.default_threads] / bandwidth[1],
 )
 
 # %% [markdown]
-# On most machines a few threads saturate the memory, and more of them only wait in line. Keep the picture of a queue in
-# front of one door: it comes back in lessons 10 and 12.
+# On a desktop computer a few threads saturate the memory, on a large server ten or more; whatever you add then only waits in
+# line. (A second thread that *costs* speed is a sign that other programs are at work: measure again when they rest.) Keep
+# the picture of a queue in front of one door: it comes back in lessons 10 and 12.
 
 # %% [markdown]
 # ## Build: how fast does it multiply?
 #
 # The second limit is arithmetic. Its unit is the **FLOP**, one floating point operation; a multiplication and an addition
-# are two. Again two methods: a product of two matrices by NumPy, which hands it to a finely tuned library, and a black box
-# that multiplies and adds in registers without touching memory at all.
+# are two. Again two methods: a product of two matrices by NumPy, which hands it to a finely tuned library (held to one
+# thread here), and a black box that multiplies and adds 32-bit numbers in registers without touching memory at all.
 
 # %% tags=["nbval-ignore-output"]
 from threadpoolctl import threadpool_limits
@@ -281,48 +293,41 @@ for threads, rate in peak.items():
 print(f"{peak[1] * 4 / bandwidth[1]:.0f} operations in the time of one weight read")
 
 # %% [markdown]
-# And how many does it *need*? To make a token, each weight is multiplied with one number and added to a sum: two. The
-# multipliers will spend most of their time waiting for bytes. That imbalance is what half of this course is about.
+# And how many does it *need*? To make a token, each weight is multiplied with one number and the product added to a sum:
+# two. The multipliers would spend most of their time waiting for bytes. That imbalance is what half of this course is about.
 
 # %% [markdown]
 # ## Check: do others say the same?
 #
-# Whatever we build, we check against somebody else's answer. Here: the programs `nproc` and `lscpu`, where they exist.
+# Whatever we build, we check against somebody else's answer. For the cores: the program `nproc`, where it exists. Old versions
+# count the affinity alone, new ones the quota as well, rounded to the nearest; so with a quota its answer may lie above
+# ours, and without one both must be equal.
 
 # %%
 import os
 import shutil
 import subprocess
 
-
-def says(*command):
-    found = shutil.which(command[0])
-    return (
-        subprocess.run([found, *command[1:]], capture_output=True, text=True).stdout
-        if found
-        else ""
-    )
-
-
 allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-counted = int(says("nproc") or allowed)
-print("nproc agrees:", counted in (allowed, machine.usable_cores))
-print("never more usable than allowed:", 1 <= machine.usable_cores <= allowed)
+counted = allowed
+if nproc := shutil.which("nproc"):
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}  # nproc obeys those
+    counted = int(subprocess.run([nproc], env=plain, capture_output=True, text=True).stdout)
+print("nproc agrees:", 1 <= machine.usable_cores <= counted <= allowed)
 
 # %% [markdown]
-# (Newer versions of `nproc` count the quota, older ones only the affinity.) The flags, from a program that reads them
-# elsewhere:
+# For the flags, `lscpu` would be no witness: it reads the same file as we did. But LLVM asks the processor itself, by an
+# instruction made for that purpose:
 
 # %%
-listed = says("lscpu").split()
 wanted = {"avx2", "fma", "f16c"}
-print("lscpu agrees:", not listed or wanted & set(listed) == wanted & features)
+print("the compiler agrees:", wanted & features == wanted & llvm_features())
 
 # %% [markdown]
-# Now the two bandwidths. How far apart may they be? A loop that adds is at most as fast as a loop that only reads, give or
-# take the noise of the machine; and even an unlucky sum should reach a quarter of it. So we ask that they agree **within a
-# factor of 4**. That sounds generous. But a check is worth what it *rejects*, so beside it stands the most common mistake
-# of this trade, bits taken for bytes:
+# Now the two bandwidths. How far apart may they be? NumPy's sum should not be faster than the black box, give or take the
+# noise of the machine, and even on one core it should reach a quarter of it. So we ask that they agree **within a factor
+# of 4**. That sounds generous. But a check is worth what it *rejects*, so beside it stands the most common mistake of this
+# trade, bits taken for bytes, a factor of 8:
 
 
 # %%
@@ -336,13 +341,16 @@ print("bits taken for bytes would be noticed:", not agree(naive / 8, one_thread)
 # %% [markdown]
 # ## Profile: your roof
 #
-# Now the number this lesson is about. To make one token, an engine reads every weight once. So
+# Now the number that this lesson is about. To make one token, an engine reads every weight once. So, for one text at a time,
 #
 # $$\text{tokens per second} \;\le\; \frac{\text{bytes per second that the machine reads}}{\text{bytes of weights per token}}$$
 #
 # Nothing can beat it: not the language, not the compiler, not the cleverness of the programmer. It is your **ceiling**.
-# `smollm2` stores its weights in 96.4 MB. Two larger models for comparison, of 1.2 and
-# 7 billion weights (B is for billion), each weight stored in 4.5 bits:
+# (Only a model that fits into the largest cache has a higher one: the cache's.)
+#
+# `smollm2` stores its weights in 96.4 MB, 5.7 bits each on average; the rest of the 98 MB is its vocabulary and the like.
+# Two larger models for comparison, of 1.2 and 7 billion weights (B is for billion), each stored in 4.5 bits: four, and its
+# share of a scale (lesson 09).
 
 # %% tags=["core"]
 weights = {
@@ -364,13 +372,14 @@ ceiling = {name: fastest / nbytes for name, nbytes in weights.items()}
 outcome("00.ceiling", "the most tokens/s that smollm2 can make here", ceiling["smollm2"])
 
 # %% [markdown]
-# Look at the sloping line on the right: twice the bytes, half the tokens, for every model alike. The grey line above it is
-# where arithmetic would stop you. One token at a time, memory always stops you first.
+# Look at the orange line on the right: twice the bytes, half the tokens, for every model alike. The grey line is where
+# arithmetic would stop you, at two operations for every 4.5 bits. The lower line counts: on nearly every machine, one text at
+# a time, that is memory.
 #
 # Two ways lead up. *Fewer bytes per token*: that is lesson 09, where a weight shrinks from four bytes to half a byte. And
 # *more tokens per byte read*: that is lesson 12, where many texts share one reading.
 #
-# We keep what you measured, in a small file of your data cache. Every lesson from 05 on draws its result under this roof.
+# We keep what you measured, in two small files on your disk. Every lesson from 05 on draws its result under this roof.
 
 # %%
 from llambda.course.ledger import record
@@ -390,7 +399,7 @@ record("peak", {str(threads): rate for threads, rate in peak.items()})
 #   (/ (machine-bandwidth machine) bytes-per-token))
 # ```
 #
-# The machine is the same, and so is the ceiling. That is the thesis of this course in two definitions.
+# Another language, the same machine: the ceiling does not move.
 #
 # </details>
 
@@ -398,8 +407,8 @@ record("peak", {str(threads): rate for threads, rate in peak.items()})
 # ## Break it: pretend there is no AVX2
 #
 # A program that was compiled for AVX2 and runs on a processor without it does not get slow. It dies: *illegal instruction*.
-# So an engine must ask first, and have another **path** for those who answer no. `kernel_path` names the path that a machine
-# gets:
+# So an engine must ask first, and have another **path** for processors that answer no. `kernel_path` names the path that a
+# machine gets:
 
 # %%
 from llambda.machine import kernel_path
@@ -408,10 +417,10 @@ desktop = {"avx", "avx2", "fma", "f16c"}
 kernel_path(desktop, "x86_64"), kernel_path(desktop - {"avx2"}, "x86_64")
 
 # %% [markdown]
-# `portable` means that the same work is written without any special instruction. It runs everywhere, several times slower.
+# `portable` means that the same work is written without any special instruction. It runs everywhere, but more slowly.
 #
-# A fault that really happens is to look for the *newest* flag only. Take a processor with AVX-512 switched off by its
-# owner, and FMA switched off with it:
+# A fault that really happens: the code uses three layers, and asks for one. Processors by Intel and AMD that have AVX2 have
+# FMA too, so nobody notices, until one turns up that has not (VIA's Eden X4 is such a one):
 
 
 # %%
@@ -419,12 +428,15 @@ def hasty_path(features):
     return "avx2" if "avx2" in features else "portable"
 
 
-odd = {"avx", "avx2", "f16c"}  # avx2 without fma: some virtual machines hide flags
+odd = desktop - {"fma"}
 hasty_path(odd), kernel_path(odd, "x86_64")
 
 # %% [markdown]
 # **Symptom:** works on every developer's machine, crashes on one customer's. **How to find it:** compare the flags that the
-# code uses with the flags that it asks for; they must be the same set. What yours gets:
+# code uses with the flags that it asks for; they must be the same set.
+#
+# What does yours get? There are two more answers than you have seen: `avx-vnni` and `avx512-vnni` are `avx2` and a newer
+# layer, in which one instruction multiplies 8-bit numbers and adds up the products.
 
 # %% tags=["nbval-ignore-output"]
 machine.kernel_path
@@ -444,7 +456,7 @@ from llambda.course.exercises import your_machine as check
 #
 # A computer reads 25 GB/s and computes 120 GFLOP/s. A model has 134.5 million weights, stored in 96.4 MB. 30.1 MB of them are
 # a table that is used twice: at the start to look up one row, the token's, and at the end, all of it, to score every possible
-# next token. How many tokens a second are possible at most?
+# next token. How many tokens a second are possible at most? (Within 1 % is near enough.)
 
 # %% tags=["exercise"]
 tokens_per_second = ...
@@ -476,13 +488,13 @@ check.ceiling(tokens_per_second)
 #
 # Write `usable_cores`. The first argument is the text of the file `cpu.max` that Linux keeps for a container: two words,
 # quota and period in microseconds, such as `"150000 100000"`; the word `max` in place of the quota means that there is none.
-# The second is the affinity, a set of processor numbers. The answer is how many threads can really run at once: a whole
-# number, rounded down, never 0.
+# The period need not be 100,000. The second argument is the affinity, a set of processor numbers. Return how many threads can
+# run all of the time: a whole number, rounded down, never 0.
 
 
 # %% tags=["exercise"]
 def usable_cores(cpu_max_text, affinity):
-    """The number of threads that can run at once, at least 1."""
+    """The number of threads that can run all of the time, at least 1."""
     ...
 
 
@@ -514,8 +526,8 @@ check.cores(usable_cores)
 #
 # *diagnose · 5 minutes · difficulty 1 of 5*
 #
-# Three machines, as somebody recorded them. Which kernel path does each one get: `"avx2"`, or `"portable"`? Or would you
-# refuse to run there: `"refuse"`?
+# Three machines, as somebody recorded them. Which path does each one get: `"avx2"`, or `"portable"`? Or would you refuse to
+# run there: `"refuse"`?
 
 # %%
 for name, text in check.MACHINES.items():

@@ -1,6 +1,8 @@
 """The exercises of lesson 00: the ceiling, the cores that are really ours, the kernel path."""
 
 import math
+import os
+from collections.abc import Mapping
 
 from ...machine import cpu_features, fields, kernel_path
 from ...machine import usable_cores as right_cores
@@ -28,6 +30,10 @@ def ceiling(answer: Answer) -> str:
         BANDWIDTH / (MODEL_BYTES + TABLE_BYTES): (
             "the table is counted twice. At the start of a token only one row of it is read."
         ),
+        BANDWIDTH / (MODEL_BYTES - TABLE_BYTES): (
+            "the table is left out. Only one row of it is read at the start of a token, but all of "
+            "it at the end."
+        ),
         PEAK / (2 * WEIGHTS): (
             "that is what arithmetic alone would allow. Memory stops you earlier: divide what "
             "can be read by what must be read."
@@ -36,7 +42,14 @@ def ceiling(answer: Answer) -> str:
             "that is a limit of arithmetic, and with one operation per weight where it takes two. "
             "Memory stops you earlier."
         ),
+        1 / (MODEL_BYTES / BANDWIDTH + 2 * WEIGHTS / PEAK): (
+            "the time of reading and that of computing are added. At best they overlap, and the "
+            "longer of the two decides."
+        ),
         BANDWIDTH / WEIGHTS: "a weight is not a byte here: 134.5 million weights take 96.4 MB.",
+        BANDWIDTH / (4 * WEIGHTS): (
+            "a weight is not four bytes here: 134.5 million weights take 96.4 MB."
+        ),
     }
     expect_number(answer, BANDWIDTH / MODEL_BYTES, mistakes)
     return "Every weight once a token: 25 GB/s over 96.4 MB. Arithmetic would allow 446."
@@ -49,6 +62,8 @@ CORE_CASES = [
     ("50000 100000", {2, 3}),
     ("max 100000", {0, 1, 2}),
     ("400000 100000", {4, 5}),
+    ("150000 50000", {0, 1, 2, 3, 4, 5, 6, 7}),
+    ("max 50000", {1, 2, 5, 7}),
 ]
 
 
@@ -87,6 +102,21 @@ def cores(answer: Answer) -> str:
             "half a core becomes 0, and an engine with no thread never answers: at least 1.",
         ),
         (
+            lambda text, affinity: max(1, min(len(affinity), of_the_quota(text, affinity))),
+            "threads are counted in whole numbers: round the quota down.",
+        ),
+        (
+            lambda text, affinity: bounded(
+                of_the_quota(f"{text.split()[0]} 100000", affinity), affinity
+            ),
+            "the period is taken for 100,000, and it may be another: divide by the second word.",
+        ),
+        (
+            lambda text, affinity: os.cpu_count(),
+            "os.cpu_count() describes the computer under your notebook. Where there is no quota, "
+            "it is the affinity that counts.",
+        ),
+        (
             lambda text, affinity: max(1, int(of_the_quota(text, affinity))),
             "the affinity is forgotten: a large quota brings no core that you may not run on.",
         ),
@@ -95,7 +125,10 @@ def cores(answer: Answer) -> str:
             "the quota is forgotten: you may run on these cores, but not all of the time.",
         ),
     ]
-    if callable(answer) and len({shown(result(answer, case)) for case in CORE_CASES}) == 1:
+    given = [result(answer, case) for case in CORE_CASES] if callable(answer) else []
+    if given and all(value is None for value in given):
+        raise Wrong("your function returns nothing: it should return the number.")
+    if given and isinstance(given[0], int) and len(set(map(shown, given))) == 1:
         raise Wrong(
             "the same number for every machine: os.cpu_count() describes the computer under your "
             "notebook. Use the two arguments, which describe the one that is asked about."
@@ -139,5 +172,8 @@ def paths(answer: Answer) -> str:
             "ARM is not refused: portable means that no special instruction is needed."
         ),
     }
+    for name, path in answer.items() if isinstance(answer, Mapping) else ():
+        if path not in ("avx2", "portable", "refuse"):
+            raise Wrong(f'{name}: {shown(path)} is none of "avx2", "portable", "refuse".')
     expect_choices(answer, right, mistakes)
     return "Only all three flags together give avx2; everything else that computes is portable."

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from ..plots import INK, LIMIT, OURS, QUIET, figure, finish, label, plain_numbers
 
@@ -22,20 +23,23 @@ def roof(
     left.bar(threads, [rate / 1e9 for rate in bandwidth.values()], color=OURS, width=0.6)
     label(left, "Memory", "threads", "bytes read, GB/s")
     left.grid(axis="x", visible=False)
+    left.yaxis.set_major_locator(MaxNLocator(5))
 
-    nbytes = np.geomspace(min(weights.values()) / 4, max(weights.values()) * 4, 50)
+    nbytes = np.geomspace(min(weights.values()) / 8, max(weights.values()) * 4, 50)
     most, one = max(bandwidth.values()), bandwidth[1]
     arithmetic = max(peak.values()) / (FLOPS_PER_WEIGHT * nbytes * 8 / BITS_PER_WEIGHT)
-    right.plot(nbytes, arithmetic, color=QUIET, linewidth=1.2, label="arithmetic, all threads")
-    right.plot(nbytes, most / nbytes, color=LIMIT, label="memory, all threads")
+    right.plot(nbytes, arithmetic, color=QUIET, linewidth=1.2, label="arithmetic")
+    right.plot(nbytes, most / nbytes, color=LIMIT, label="memory")
     if most > 1.05 * one:
         right.plot(nbytes, one / nbytes, color=LIMIT, ls=":", label="memory, one thread")
     for name, size in weights.items():
         right.plot(size, most / size, "o", color=OURS, markersize=9)
-        note = f"{name}\n{most / size:,.3g} tokens/s"
+        note = f"{name}\n{most / size:,.{0 if most > 10 * size else 1}f} tokens/s"
         right.annotate(note, (size, most / size), (-9, -9), textcoords="offset points",
-                       ha="right", va="top", color=INK, fontsize=9.5)  # fmt: skip
-    right.set(xscale="log", yscale="log", ylim=(most / nbytes[-1] / 2, arithmetic[0] * 1.5))
+                       ha="right", va="top", color=INK, fontsize=9.5,
+                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
+    top = max(arithmetic[0], most / nbytes[0]) * 1.5
+    right.set(xscale="log", yscale="log", ylim=(min(arithmetic[-1], most / nbytes[-1]) / 2, top))
     sizes = [size for size in (1e7, 1e8, 1e9, 1e10) if nbytes[0] < size < nbytes[-1]]
     right.set_xticks(sizes, [f"{size / 1e9:g} GB" for size in sizes], minor=False)
     right.tick_params(which="minor", bottom=False, left=False)
