@@ -179,6 +179,14 @@ def test_an_error_is_named_with_its_module():
     assert "gives the error struct.error: unpack requires" in text
 
 
+def test_a_generator_counts_as_the_list_it_yields():
+    def given(n: int) -> Iterator[int]:
+        yield from range(n)
+
+    expect_calls(given, [(0,), (9,)], lambda n: list(range(n)))
+    assert "right is [0, 1]" in explanation(expect_calls, given, [(1,)], lambda n: [0, 1])
+
+
 def test_an_answer_cannot_change_the_cases():
     cases = [([3, 1, 2],)]
 
@@ -231,7 +239,8 @@ def test_different(a: Any, b: Any):
 def test_shown_is_short_and_one_line():
     assert shown(np.arange(10000.0).reshape(100, 100)).endswith("of shape (100, 100)")
     assert "\n" not in shown("a\nb")
-    assert len(shown(list(range(1000)))) == 100
+    assert len(shown("x" * 1000)) == 100
+    assert shown(list(range(1000))) == "[0, 1, 2, ..., 997, 998, 999] of length 1000"
     assert shown(1 / 3) == "0.333333"
 
 

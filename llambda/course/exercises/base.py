@@ -21,6 +21,8 @@ import numpy as np
 
 from ...errors import one_line
 
+MANY = 8  # values of a list; of more, only the first and the last are shown
+
 Answer = Any  # what the reader wrote: a number, a dict of choices, a function or a class
 Function = Callable[..., Any]
 
@@ -179,9 +181,10 @@ def expect_calls(
 
 
 def result(function: Function, case: tuple[Any, ...]) -> Any:
-    """What a call gives, or that it raised."""
+    """What a call gives (of a generator, a list of all it yields), or that it raised."""
     try:
-        return function(*deepcopy(case))
+        value = function(*deepcopy(case))
+        return list(value) if inspect.isgenerator(value) else value
     except Exception as error:
         return Raised(said(error))
 
@@ -221,5 +224,8 @@ def shown(value: Any) -> str:
         return f"{flat} of shape {value.shape}" if value.ndim > 1 else flat
     if isinstance(value, (float, np.floating)):
         return f"{float(value):.6g}"
+    if isinstance(value, (list, tuple)) and len(value) > MANY:
+        first, last = (", ".join(map(shown, part)) for part in (value[:3], value[-3:]))
+        return f"[{first}, ..., {last}] of length {len(value)}"
     text = one_line(repr(value))
     return text if len(text) <= 100 else f"{text[:97]}..."
