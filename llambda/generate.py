@@ -55,7 +55,10 @@ class Generation:
         room = min(int(context), len(self.prompt_ids) + int(max_tokens))
         self._state = engine.new_state(room) if state is None else state
         if self.prompt_ids[: self._state.length] != self._state.ids:
-            raise InputError("the state holds other ids than those the prompt begins with")
+            raise InputError(
+                "the state holds other ids than those the prompt begins with",
+                fix="Take a new state, or truncate this one to what they have in common.",
+            )
         self._sampler = Sampler(sampling)
         self._decoder = tokenizer.stream()
         self._log = log or EventLog()

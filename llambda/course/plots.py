@@ -54,8 +54,8 @@ def figure(height: float = 3.4, columns: int = 1, **options: Any) -> tuple[Figur
 
     Returns the figure and its axes: one Axes, or an array of them if there are several.
     """
-    with plt.rc_context(STYLE):
-        return plt.subplots(1, columns, figsize=(WIDTH, height), layout="constrained", **options)
+    plt.rcParams.update(STYLE)  # and not for this call only: legends are drawn later
+    return plt.subplots(1, columns, figsize=(WIDTH, height), layout="constrained", **options)
 
 
 def canvas(height: float, width: float = 100.0) -> tuple[Figure, Axes]:
