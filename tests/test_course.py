@@ -93,7 +93,7 @@ def test_verdicts():
     assert verdict(judge, 2) == "99.1 solved. Well done."
     assert verdict(judge, 3) == "99.1 not yet: one too many."
     assert "ZeroDivisionError: in\\nthe answer" in verdict(judge, 4)
-    assert verdict(judge, {"a": 1, "b": ...}) == "99.1 not yet: b has no answer yet."
+    assert verdict(judge, {"a": 1, "b": ...}) == "99.1 not yet: no answer yet for b."
 
 
 def test_calling_an_exercise_prints_its_verdict(capsys: pytest.CaptureFixture[str]):

@@ -52,7 +52,7 @@ class Exercise:
             return f"{self.number} not attempted yet"
         try:
             if isinstance(answer, Mapping) and (open_ := [k for k in answer if answer[k] is ...]):
-                raise Wrong(f"{', '.join(map(str, open_))} has no answer yet.")
+                raise Wrong(f"no answer yet for {', '.join(map(str, open_))}.")
             return f"{self.number} solved. {self.judge(answer)}"
         except Wrong as wrong:
             return f"{self.number} not yet: {wrong}"
