@@ -79,7 +79,7 @@ def draw(model: str, speeds: Mapping[str, float], roof: float) -> None:
     ax.set_xlim(min(speeds.values()) / 2, roof * 1.6)
     ax.axvline(roof, color=LIMIT, linestyle="--")
     words = f"ceiling {roof:,.3g} "
-    ax.text(roof, 0.02, words, transform=ax.get_xaxis_transform(), color=LIMIT, ha="right")
+    ax.text(roof, 0.06, words, transform=ax.get_xaxis_transform(), color=LIMIT, ha="right")
     plain_numbers(ax.xaxis)
     label(ax, f"{model}: the ladder so far", "tokens a second while decoding, logarithmic", "")
     fig.supxlabel(machine_id(), fontsize=8, color=QUIET, x=0.99, ha="right")

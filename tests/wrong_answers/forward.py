@@ -276,7 +276,7 @@ WRONG = {
         ("one that is right", SOLVED | {"C": "attn_norm"}, "C: attn_norm is off by 4.16e-08"),
         ("C missing", {"A": "attn_heads", "B": "attn_norm"}, "a dict with the keys A, B, C"),
         ("a name of one's own", SOLVED | {"C": "rmsnorm"}, "no operation is called 'rmsnorm'"),
-        ("C open", SOLVED | {"C": ...}, "C has no answer yet"),
+        ("C open", SOLVED | {"C": ...}, "no answer yet for C"),
     ],
     "04.4": [
         ("flops", 2 * (30 * LAYER + HEAD), "those are flops"),

@@ -159,7 +159,7 @@ WRONG = {
         ("unaligned", {"row": 37, "column": 576}, "begins on a line"),
         ("everything", {"row": 36, "column": 36 * 576}, "whole matrix"),
         ("one line a column", {"row": 36, "column": 1}, "one number of each row"),
-        ("half an answer", {"row": 36, "column": ...}, "column has no answer yet"),
+        ("half an answer", {"row": 36, "column": ...}, "no answer yet for column"),
     ],
     "01.3": [
         ("real numbers", {"left to right": 2, "lanes": 2}, "8 apart"),

@@ -306,7 +306,7 @@ WRONG = {
         ("lost space seen as digits", {**RIGHT, "D": "digits"}, "D: there is not a digit"),
         ("BOS blamed for a lost space", {**RIGHT, "D": "bos twice"}, "D: look at the beginning"),
         ("one missing", {key: RIGHT[key] for key in "ABC"}, "D is missing"),
-        ("one open", {**RIGHT, "B": ...}, "B has no answer yet"),
+        ("one open", {**RIGHT, "B": ...}, "no answer yet for B"),
         ("another word", {**RIGHT, "A": "BOS"}, "choose one of"),
     ],
 }
