@@ -20,6 +20,7 @@ import numpy as np
 from .check import compare_engine
 from .cli_parser import build_parser
 from .conversation import Conversation
+from .course import copies
 from .describe import describe_file, report_file
 from .doctor import examine, report
 from .errors import LlambdaError, one_line
@@ -231,6 +232,18 @@ def run_tour(arguments: argparse.Namespace) -> None:
     tour(arguments.out)
 
 
+def run_lesson(arguments: argparse.Namespace) -> None:
+    match arguments.action:
+        case "list":
+            lines = copies.list_lessons(arguments.folder)
+        case "start":
+            lines = copies.start_lesson(arguments.number, arguments.folder, arguments.force)
+        case _:
+            lines = copies.check_lesson(arguments.number, arguments.folder)
+    for line in lines:
+        print(line, flush=True)
+
+
 COMMANDS = {
     "generate": run_generate,
     "chat": run_chat,
@@ -241,6 +254,7 @@ COMMANDS = {
     "logits": run_logits,
     "compare": run_compare,
     "tour": run_tour,
+    "lesson": run_lesson,
 }
 
 

@@ -30,10 +30,8 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, help: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        sub = add_command(commands, name, help)
         sub.set_defaults(run=handlers[name])
-        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS,
-                         help="show the traceback behind an error")  # fmt: skip
         return sub
 
     add_generate(command("generate", "continue a prompt"))
@@ -64,7 +62,17 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     add_ids(sub, required=True)
     sub = command("tour", "the course in one go, on the tiny model that comes with it")
     sub.add_argument("--out", type=Path, metavar="FILE.svg", help="where to write the picture")
+    add_lesson(command("lesson", "the course's notebooks: list them, copy one, check your answers"))
     return top
+
+
+def add_command(commands: Any, name: str, help: str) -> argparse.ArgumentParser:
+    """One more command in a group of them."""
+    description = help[0].upper() + help[1:] + "."
+    sub: argparse.ArgumentParser = commands.add_parser(name, help=help, description=description)
+    sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS,
+                     help="show the traceback behind an error")  # fmt: skip
+    return sub
 
 
 def add_model(sub: argparse.ArgumentParser) -> None:
@@ -127,6 +135,23 @@ def add_sampling(sub: argparse.ArgumentParser, max_tokens: int) -> None:
     sub.add_argument("--stop", action="append", default=[], metavar="S",
                      help="end before this text; may be given more than once")  # fmt: skip
     sub.add_argument("--log", metavar="FILE.jsonl", help="append what happens, an event a line")
+
+
+def add_lesson(sub: argparse.ArgumentParser) -> None:
+    actions = sub.add_subparsers(required=True, metavar="ACTION", dest="action")
+    for name, help in {
+        "list": "show the lessons and which exercises you have solved",
+        "start": "copy a lesson into your folder, to work in",
+        "check": "run your copy and say which exercises it solves",
+    }.items():
+        action = add_command(actions, name, help)
+        if name != "list":
+            action.add_argument("number", metavar="N", help="number of the lesson: 0, 4, 04, ...")
+        action.add_argument("--folder", type=Path, metavar="F",
+                            help="where your copies are; default: llambda-lessons")  # fmt: skip
+        if name == "start":
+            action.add_argument("--force", action="store_true",
+                                help="start anew; a copy that is there is kept aside")  # fmt: skip
 
 
 def token_ids(text: str) -> list[int]:

@@ -40,6 +40,12 @@ def data_dir() -> Path:
     return installed if installed.is_dir() else PACKAGE.parent / "data"
 
 
+def notebooks_dir() -> Path:
+    """The lessons: in an installed package, else the checkout."""
+    installed = PACKAGE / "notebooks"
+    return installed if installed.is_dir() else PACKAGE.parent / "notebooks"
+
+
 def numba_cache_dir() -> Path:
     """Numba's compile cache for exactly this code.
 

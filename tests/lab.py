@@ -83,19 +83,19 @@ def jupyter_lab(folder: Path) -> Iterator[str]:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
-        yield f"http://127.0.0.1:{port}/lab/tree/"
+        yield f"http://127.0.0.1:{port}/lab"
     finally:
         server.terminate()
         server.wait()
 
 
 def run_all(page: Page, address: str) -> None:
+    dialog = page.locator(".jp-Dialog")  # whatever it asks: yes
+    page.add_locator_handler(dialog, lambda: page.click(".jp-Dialog .jp-mod-accept"))
     page.goto(address)
     page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=120_000)
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", timeout=120_000)
     while not page.evaluate(BEGUN):  # on a busy machine a click may come too early
-        if page.query_selector(".jp-Dialog"):
-            page.click(".jp-Dialog .jp-mod-accept")
         page.click(".lm-MenuBar-itemLabel:text-is('Run')")
         page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
         page.wait_for_timeout(3000)
@@ -125,7 +125,8 @@ def main(screenshots: Path, lessons: list[str]) -> int:
             for number in lessons:
                 list(start_lesson(number, folder))
                 page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-                run_all(page, address + find_lesson(number).path.name)
+                name = find_lesson(number).path.name
+                run_all(page, f"{address}/workspaces/{number}/tree/{name}")  # no other open in it
                 found = page.evaluate(PROBLEMS)
                 pages = photograph(page, screenshots, number)
                 print(f"{number}: {pages} screenfuls, {len(found)} problems")

@@ -19,12 +19,16 @@ import pytest
 from scripted import small_tensors, write_small
 
 from llambda import cli, model, paths
+from llambda.course import lessons
 
 Arguments = list[object]
 
 
 class Row(NamedTuple):
-    """A fault: the command that meets it (given a folder with `small.gguf`), and the line."""
+    """A fault: the command that meets it, and the line.
+
+    The command is given a folder with `small.gguf` and with a lesson in `shelf`.
+    """
 
     command: Callable[[Path], Arguments]
     fault: str
@@ -72,6 +76,22 @@ def sharded(folder: Path) -> Path:
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
     written(folder / "hf/model.safetensors.index.json", json.dumps(index).encode())
     return folder / "hf"
+
+
+def with_lesson(folder: Path, source: str = "# 00 · A\n*5 minutes · difficulty 1 of 5*") -> Path:
+    (folder / "shelf").mkdir(exist_ok=True)
+    cell = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": source}
+    content = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
+    return written(folder / "shelf/00_a.ipynb", json.dumps(content).encode())
+
+
+def with_copy(folder: Path, content: bytes) -> Path:
+    written(folder / "00_a.ipynb", content)
+    return folder
+
+
+def lesson(action: str, number: int, folder: Path, *more: object) -> Arguments:
+    return ["lesson", action, number, "--folder", folder, *more]
 
 
 def generate(source: object, *more: object) -> Arguments:
@@ -142,6 +162,22 @@ ROWS = {
         lambda f: generate(f / "small.gguf", "--engine", "warp"), "'warp'", "one of naive, cached"
     ),
     "unknown name": Row(lambda f: ["fetch", "gpt-9"], "'gpt-9'", "Known are: smollm2"),
+    "unknown lesson": Row(lambda f: lesson("start", 99, f), "no lesson '99'", "There are: 00"),
+    "lesson not started": Row(
+        lambda f: lesson("check", 0, f), "no copy of lesson 00", "Make one: llambda lesson start 00"
+    ),
+    "lesson started already": Row(
+        lambda f: lesson("start", 0, with_copy(f, b"my work")), "a copy already", "begin anew: "
+    ),
+    "damaged copy of a lesson": Row(
+        lambda f: lesson("check", 0, with_copy(f, b'{"cells": [')), "not a notebook", "--force"
+    ),
+    "damaged lesson": Row(
+        lambda f: lesson("start", 0, with_lesson(f, "").parent), "without a title", "Install"
+    ),
+    "folder of lessons that is a file": Row(
+        lambda f: lesson("start", 0, f / "small.gguf"), "a file where a folder", "Name a folder"
+    ),
     "output in no folder": Row(
         lambda f: ["logits", f / "small.gguf", "--ids", "1", "--out", f / "none" / "x.npy"],
         "no such file or folder",
@@ -163,8 +199,9 @@ def check(arguments: Arguments, fault: str, remedy: str) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_small(tmp_path / "small.gguf")
+    monkeypatch.setattr(lessons, "notebooks_dir", with_lesson(tmp_path).parent.absolute)
     return tmp_path
 
 
@@ -182,6 +219,13 @@ def test_no_torch_for_compare(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "llambda.oracle", raising=False)
     check(["compare", folder / "small.gguf", "--ids", "1,2"], "torch", "pip install torch")
+
+
+def test_no_jupyter_for_a_check(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "nbclient", None)
+    monkeypatch.delitem(sys.modules, "llambda.course.execution", raising=False)
+    with_copy(folder, (folder / "shelf/00_a.ipynb").read_bytes())
+    check(lesson("check", 0, folder), "nbclient", "pip install 'llambda[course]'")
 
 
 def test_not_enough_disk(folder: Path, monkeypatch: pytest.MonkeyPatch):
