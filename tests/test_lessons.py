@@ -4,6 +4,7 @@ The checks are in tests/lesson_contract.py. A made-up lesson that keeps to all o
 in one place at a time.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -32,6 +33,19 @@ def complaints(lesson: Lesson) -> dict[str, list[str]]:
     return {name: lines for name, lines in found.items() if lines}
 
 
+def readme_rows(names: list[str]) -> list[str]:
+    """The README's table of lessons, as the lessons' own front cells would have it."""
+    rows = []
+    for name in names:
+        front = lesson(name).notebook.cells[0].source
+        title, question, minutes = (
+            re.search(pattern, front, re.MULTILINE)[1]
+            for pattern in (r"^# \d\d · (.+)$", r"^\*\*(.+)\*\*$", r"^\*(\d+) minutes")
+        )
+        rows.append(f"| {name[:2]} | [{title}](notebooks/{name}.ipynb) | {question} | {minutes} |")
+    return rows
+
+
 # --- as things are ----------------------------------------------------------------------------
 
 
@@ -49,6 +63,12 @@ def test_a_lesson_keeps_to_the_contract(name: str, check: Callable[[Lesson], lis
 def test_nothing_is_pasted_from_one_lesson_to_another():
     found = copied_complaints([lesson(name) for name in lesson_names()])
     assert not found, "\n".join(found)
+
+
+def test_the_readme_lists_the_lessons():
+    text = (NOTEBOOKS.parent / "README.md").read_text("utf-8")
+    listed = re.findall(r"^\| \d\d \|.*$", text, re.MULTILINE)
+    assert listed == readme_rows(lesson_names())
 
 
 def test_the_lessons_in_figures(record_property: Callable[[str, object], None]):
