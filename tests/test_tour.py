@@ -199,7 +199,6 @@ def test_a_hundredfold_is_twice_a_tenfold():
 
 def test_measure_takes_the_median_without_the_first(monkeypatch: pytest.MonkeyPatch):
     clock = [0.0]
-    monkeypatch.setattr(ladder, "REPEATS", 3)
     monkeypatch.setattr(ladder.time, "perf_counter", lambda: clock[0])
     speak = saying([1], 5, prompt_tokens=3)
     prefills, steps = iter([100.0, 4.0, 2.0, 3.0]), iter([50.0, 1.0, 0.25, 0.5])
@@ -213,7 +212,7 @@ def test_measure_takes_the_median_without_the_first(monkeypatch: pytest.MonkeyPa
         return speak(ids)
 
     engine = ScriptedEngine(answer, 5)
-    rung = measure(engine, [0, 0, 0], new_tokens=8)
+    rung = measure(engine, [0, 0, 0], new_tokens=8, repeats=3)
     assert rung == Rung("scripted", 3, prefill_tok_s=3 / 3, decode_tok_s=8 / (8 * 0.5))
     assert len(engine.calls) == 4 * 9
     assert engine.calls[:3] == [(0, [0, 0, 0]), (3, [1]), (4, [1])]
