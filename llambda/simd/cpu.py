@@ -1,0 +1,64 @@
+"""What threads need of the processor: a pause, the clock, and memory that many write. Lesson 10-11.
+
+Atomic functions take an int64 array and an index; they are complete before what follows begins,
+on every core (sequentially consistent).
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from .registers import INT, Code, instruction, is_place
+from .target import target_is_x86
+
+LONG = ir.IntType(64)
+
+
+def counters(result: Any) -> Any:
+    """Typing of (array of int64, index, numbers...)."""
+
+    def typing(array: Any, at: Any, *numbers: Any) -> Any:
+        fits = is_place(array, at) and array.dtype == types.int64
+        return result if fits and all(isinstance(n, types.Integer) for n in numbers) else None
+
+    return typing
+
+
+@instruction(counters(types.int64))
+def atomic_load(code: Code, array: Any, at: Any) -> Any:
+    """array[at], as the last writer left it."""
+    return code.builder.load_atomic(code.place(array, at, LONG), "seq_cst", align=8)
+
+
+@instruction(counters(types.none))
+def atomic_store(code: Code, array: Any, at: Any, value: Any) -> None:
+    """array[at] = value"""
+    number = code.argument(2, value, types.int64)
+    code.builder.store_atomic(number, code.place(array, at, LONG), "seq_cst", align=8)
+
+
+@instruction(counters(types.int64))
+def atomic_add(code: Code, array: Any, at: Any, value: Any) -> Any:
+    """Add to array[at], and give what was there before. No other writer comes between."""
+    number = code.argument(2, value, types.int64)
+    return code.builder.atomic_rmw("add", code.place(array, at, LONG), number, "seq_cst")
+
+
+@instruction(lambda: types.none)
+def pause(code: Code) -> None:
+    """Tell the core that this thread is spinning: it saves power, and helps its neighbour."""
+    if target_is_x86():
+        code.call("llvm.x86.sse2.pause", ir.VoidType())
+
+
+@instruction(lambda: types.int64)
+def cycles(code: Code) -> Any:
+    """The processor's time stamp counter: it runs on at a constant rate, in ticks."""
+    return code.call("llvm.readcyclecounter", LONG)
+
+
+@instruction(lambda: types.none)
+def yield_core(code: Code) -> None:
+    """Let another thread have this core, if one is waiting for it (POSIX sched_yield)."""
+    code.call("sched_yield", INT)

@@ -1,0 +1,40 @@
+"""The instructions of a kernel's loops, as evidence for tests and lessons. Lesson 08."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+WRAPPER = "\n_ZN7cpython"  # the label of the function that Python calls
+LABEL = re.compile(r"^(\.?\w+):")
+JUMP = re.compile(r"^\s+j\w+\s+(\.?\w+)$|^\s+b(?:\.\w+)?\s+(\.?\w+)$")
+RETURN = re.compile(r"^\s+ret")
+
+
+def asm(kernel: Any) -> list[str]:
+    """The instructions of the innermost loops of a compiled function, in order.
+
+    Of its last compiled signature. A loop is what lies between a label and a jump back to it,
+    unless the function ends in between. What Numba puts around for Python's calls is left out.
+    """
+    text = list(kernel.inspect_asm().values())[-1].partition(WRAPPER)[0]
+    return [line for loop in loops(text) for line in loop]
+
+
+def loops(text: str) -> Iterator[list[str]]:
+    """The innermost loops of a listing, each as its instructions without labels and directives."""
+    lines = text.splitlines()
+    labels = {m[1]: i for i, line in enumerate(lines) if (m := LABEL.match(line))}
+    spans = []
+    for i, line in enumerate(lines):
+        if match := JUMP.match(line):
+            start = labels.get(match[1] or match[2], i)
+            if start < i:
+                spans.append((start, i + 1))
+    spans = [(s, e) for s, e in spans if not any(RETURN.match(line) for line in lines[s:e])]
+    for start, end in spans:
+        if not any(start <= s and e <= end and (s, e) != (start, end) for s, e in spans):
+            yield [
+                line.strip()
+                for line in lines[start:end]
+                if line.startswith("\t") and line[1] != "."
+            ]
