@@ -18,7 +18,7 @@ test: .venv/test.done  # all that CI checks
 	$(BIN)/pytest
 
 lab: .venv/course.done  # the lessons, in JupyterLab
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
 
 notebooks: .venv/test.done  # records the lessons anew, or some: make notebooks LESSON="04 05"
 	$(BIN)/python notebooks/build.py $(LESSON)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from nbval.plugin import IPyNbCell
 
-from private_home import private_home
+from llambda.course.private_home import private_home
 
 NOTEBOOKS = Path(__file__).parent / "notebooks"
 

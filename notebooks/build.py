@@ -23,10 +23,10 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
+from llambda.course.private_home import private_home
 from llambda.errors import LlambdaError
 from llambda.fetch import KNOWN
 from llambda.paths import atomic_write
-from private_home import private_home
 from stored_outputs import cell_name, clean, output_complaints
 
 FOLDER = Path(__file__).parent

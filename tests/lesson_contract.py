@@ -353,10 +353,34 @@ def exercise_complaints(lesson: Lesson) -> list[str]:
     topic = f"from llambda.course.exercises import {lesson.name[3:]} as check"
     if wanted and not any(topic in cell.source.splitlines() for _, cell in lesson.code):
         complaints.append(f"nowhere: {topic}")
+    complaints += answers_given(lesson)
     for exercise in lesson.exercises:
         cells = exercise_cells(lesson).get(exercise.number, [])
         complaints += [f"{exercise.number}: {what}" for what in part_complaints(exercise, cells)]
     return complaints
+
+
+def answers_given(lesson: Lesson) -> Iterator[str]:
+    """Names of answers that a cell before the stub binds: if the stub fails, that is judged."""
+    bound: set[str] = set()
+    for name, cell in lesson.code:
+        if "exercise" in tags(cell):
+            yield from (f"{name}: {each} has a value before" for each in names(cell) & bound)
+        bound |= names(cell)
+
+
+def names(cell: NotebookNode) -> set[str]:
+    """What a cell binds at its top level."""
+    found: set[str] = set()
+    for node in tree(cell).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+        else:
+            stores = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+            found |= {n.id for n in stores if isinstance(n.ctx, ast.Store)}
+    return found
 
 
 def part_complaints(exercise: Exercise, cells: list[NotebookNode]) -> Iterator[str]:

@@ -13,6 +13,7 @@ import pytest
 import llambda
 from llambda import cache
 from llambda.cache import KVCache
+from llambda.check import first_divergence, trace_engine
 from llambda.course import exercises, ledger, picture, predictions, progress, sources
 from llambda.course.exercises.base import (
     Exercise,
@@ -24,7 +25,9 @@ from llambda.course.exercises.base import (
     shown,
     untouched,
 )
+from llambda.course.mystery import MysteryEngine
 from llambda.engines import RUNGS
+from llambda.engines.naive import NaiveEngine
 from llambda.errors import LlambdaError
 from llambda.ladder import Rung
 
@@ -284,6 +287,20 @@ def test_a_folder_in_place_of_an_entry_is_survived(home: Path):
 def test_a_bad_name_of_an_entry(home: Path, name: str):
     with pytest.raises(LlambdaError, match="no name"):
         ledger.record(name, 1)
+
+
+# ---------------------------------------------------------------- the broken engine of lesson 04
+
+
+def test_the_broken_engine_goes_wrong_where_lesson_04_says():
+    with llambda.load("tiny") as model:
+        config, ids = model.config, model.tokenizer.encode("The for statement is used to")
+        engines = NaiveEngine(config, model.weights), MysteryEngine(config, model.weights)
+    right, broken = (trace_engine(engine, ids) for engine in engines)
+    found = first_divergence(broken, right, config)
+    assert (found.layer, found.operation, found.position) == (0, "attn_heads", 1)
+    wrong = np.abs(broken["logits"] - right["logits"]).max(axis=1) > 0.1
+    assert wrong.tolist() == [False] + [True] * 6
 
 
 # ---------------------------------------------------------------- predictions

@@ -164,7 +164,7 @@ ROWS = {
     "unknown name": Row(lambda f: ["fetch", "gpt-9"], "'gpt-9'", "Known are: smollm2"),
     "unknown lesson": Row(lambda f: lesson("start", 99, f), "no lesson '99'", "There are: 00"),
     "lesson not started": Row(
-        lambda f: lesson("check", 0, f), "no copy of lesson 00", "Make one: llambda lesson start 00"
+        lambda f: lesson("check", 0, f), "no copy of lesson 00", "llambda lesson start 00"
     ),
     "lesson started already": Row(
         lambda f: lesson("start", 0, with_copy(f, b"my work")), "a copy already", "begin anew: "

@@ -118,6 +118,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
+    monkeypatch.setattr(copies, "program", lambda name: name)  # it has tests of its own
     return folder
 
 
@@ -138,11 +139,14 @@ def names(folder: Path = COPY.parent) -> list[str]:
 # ---------------------------------------------------------------- list
 
 
+LAST = "your copies: llambda-lessons; solved is what was run and saved in Jupyter\n"
+
+
 def test_the_list_of_lessons():
     assert run("list") == (
         0,
         "00  Your machine   45 min  difficulty 2 of 5  not started\n"
-        "04  Forward       120 min  difficulty 2 of 5  not started\n",
+        "04  Forward       120 min  difficulty 2 of 5  not started\n" + LAST,
         "",
     )
     assert names(Path()) == [], "looking creates nothing"
@@ -161,7 +165,7 @@ def test_the_list_of_lessons():
 )
 def test_the_list_says_what_is_solved(verdicts: tuple[str, ...], said: str):
     copy_with(*(cell for i, v in enumerate(verdicts, 1) for cell in exercise(f"00.{i}", v)))
-    first, second = run("list").out.splitlines()
+    first, second, _ = run("list").out.splitlines()
     assert first.endswith(f"difficulty 2 of 5  {said}")
     assert second.endswith("not started")
 
@@ -277,7 +281,7 @@ def test_the_current_folder_is_gone(argv: list[object], tmp_path: Path):
 def test_a_damaged_lesson_is_one_line(shelf: Path):
     (shelf / "00_your_machine.ipynb").write_bytes(b"{")
     (shelf / "02_weights.ipynb").write_bytes(notebook(markdown("# 02 · Weights")))
-    first, second, third = run("list").out.splitlines()
+    first, second, third, _ = run("list").out.splitlines()
     for line in (first, second):
         assert line.endswith("Install llambda again.")
     assert third.startswith("04  Forward  ")
@@ -285,7 +289,7 @@ def test_a_damaged_lesson_is_one_line(shelf: Path):
         for action in ("start", "check"):
             assert_one_clear_line(run(action, number), "Install llambda again.")
     (shelf / "04_forward.ipynb").unlink()
-    assert run("list").out == f"{first}\n{second}\n"
+    assert run("list").out == f"{first}\n{second}\n{LAST}"
 
 
 @pytest.mark.parametrize("argv", [["list"], ["start", 0], ["check", 0]], ids=str)
@@ -418,9 +422,28 @@ def test_inside_the_default_folder_it_is_meant(monkeypatch: pytest.MonkeyPatch):
     assert names(Path()) == [COPY.name, "04_forward.ipynb"]
 
 
+def test_a_program_is_named_as_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    own, other = tmp_path / ".venv" / "bin", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir(parents=True)
+        for name in ("python", "jupyter"):
+            (folder / name).touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    monkeypatch.setenv("PATH", str(other))
+    assert copies.program("jupyter") == ".venv/bin/jupyter"
+    monkeypatch.setenv("PATH", f"{own}{os.pathsep}{other}")
+    assert copies.program("jupyter") == "jupyter"
+    monkeypatch.chdir(other)
+    monkeypatch.setenv("PATH", str(other))
+    assert copies.program("jupyter") == str(own / "jupyter")
+    assert copies.program("nowhere") == "nowhere"
+
+
 def test_without_jupyterlab_start_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "jupyterlab", None)
-    line = "JupyterLab is not installed here. Install what the course needs: pip install "
+    line = "JupyterLab is not installed here. Install what the course needs: make lab in a clone"
     assert run("start", 0).out.splitlines()[-1].startswith(line)
 
 
@@ -526,7 +549,7 @@ def test_check_says_what_is_not_solved(monkeypatch: pytest.MonkeyPatch):
 def test_check_reads_no_stored_output(monkeypatch: pytest.MonkeyPatch):
     ran(monkeypatch, cells=0)
     copy_with(*(cell for i in "123" for cell in exercise(f"00.{i}", SOLVED)))
-    lines = [f"00.{i} has no verdict" for i in "123"]
+    lines = [f"00.{i} has no verdict: no checker ran" for i in "123"]
     assert run("check", 0).out.splitlines() == [*lines, "0 of 3 solved"]
     assert run("check", 0).status == 1
 
@@ -671,7 +694,7 @@ from pathlib import Path
 warnings.warn("a warning")
 print("00.3 solved. On stderr it does not count.", file=sys.stderr)
 os.system("echo a child speaks; echo loudly >&2")
-Path("pid").write_text(f"{os.getpid()} {sys.executable} {os.environ['IPYTHONDIR']}")
+Path("pid").write_text(f"{os.getpid()} {sys.executable} {os.environ['LLAMBDA_HOME']}")
 """
 CHECK = """
 from llambda.course.exercises.base import exercise
@@ -717,7 +740,7 @@ def test_check_runs_the_copy_and_leaves_nothing(
     assert out.splitlines()[2:] == [
         "00.1 not attempted yet",
         "00.2 solved. It is 42.",
-        "00.3 has no verdict",
+        "00.3 has no verdict: no checker ran",
         "1 of 3 solved",
     ]
     words = "cell 10 (from IPython.display import clear_output) writes without end"

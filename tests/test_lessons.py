@@ -138,6 +138,7 @@ HINT = "# <details><summary>Hint</summary>\n#\n# Think.\n#\n# </details>\n"
         ("exercise", '# %% tags=["core"]', '# %% tags=["checker"]', "2 cells tagged checker"),
         ("exercise", "your_machine as check", "your_machine", "nowhere: from llambda.course"),
         ("exercise", "answer = ...", "answer = 2", "the stub is no"),
+        ("exercise", "guess = ...", "guess = answer = ...", "answer has a value before"),
         ("exercise", "check.ceiling(answer)", "check.ceiling(2)", "checker's cell"),
         ("exercise", "check.ceiling(answer)", "check.ceiling(guess)", "checker's cell"),
         ("exercise", CHECKER, "# %%\ndouble(3)\n\n" + CHECKER, "checker's cell"),

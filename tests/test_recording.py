@@ -18,8 +18,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 import build
+from llambda.course.private_home import SHARED, private_home
 from llambda.paths import cache_dir
-from private_home import SHARED, private_home
 from stored_outputs import clean, machine_path, plain_png
 
 ROOT = NOTEBOOKS.parent
@@ -276,7 +276,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What matters of a checkout: two lessons, one of which does not give what is stored."""
     folder = tmp_path_factory.mktemp("checkout")
     notebooks = folder / "notebooks"
-    for name in ("pyproject.toml", "conftest.py", "notebooks/private_home.py"):
+    for name in ("pyproject.toml", "conftest.py", "notebooks/stored_outputs.py"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     home = "import os\nfrom pathlib import Path\n\nhome = Path(os.environ['LLAMBDA_HOME'])\n"

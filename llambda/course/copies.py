@@ -6,8 +6,10 @@ Each function here yields the lines that `llambda lesson` prints, and raises Lla
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,7 @@ from .lessons import (
 if TYPE_CHECKING:
     from .execution import Execution
 
-INSTALL = "Install what the course needs: pip install 'llambda[course]'"
+INSTALL = "Install what the course needs: make lab in a clone, else pip install 'llambda[course]'"
 FOLDER = Path("llambda-lessons")  # in the current folder
 
 
@@ -50,6 +52,7 @@ def list_lessons(folder: Path | None = None) -> Iterator[str]:
             continue
         effort = f"{lesson.minutes:3} min  difficulty {lesson.difficulty} of 5"
         yield f"{number}  {lesson.title:{width}}  {effort}  {state(lesson, folder)}"
+    yield f"your copies: {shown(folder)}; solved is what was run and saved in Jupyter"
 
 
 def state(lesson: Lesson, folder: Path) -> str:
@@ -94,7 +97,7 @@ def start_lesson(number: str, folder: Path | None = None, force: bool = False) -
     if aside is not None:
         yield f"the former copy is kept as {shown(aside)}"
     yield f"lesson {lesson.number}, {lesson.title}, is copied to {shown(copy)}"
-    yield f"open it with: jupyter lab {quoted(copy)}"
+    yield f"open it with: {program('jupyter')} lab {quoted(copy)}"
     if find_spec("jupyterlab") is None:
         yield f"JupyterLab is not installed here. {INSTALL}"
 
@@ -144,7 +147,7 @@ def check_lesson(number: str, folder: Path | None = None) -> Iterator[str]:
     )
     there = exercises_in(cells)
     for each in lesson.exercises:
-        without = "has no verdict" if each in there else "is not in this copy"
+        without = "has no verdict: no checker ran" if each in there else "is not in this copy"
         yield one_line(verdicts.get(each, f"{each} {without}"))
     unsolved = [each for each in lesson.exercises if not is_solved(verdicts.get(each, ""))]
     missing = [each for each in unsolved if each not in there]
@@ -218,12 +221,22 @@ def copy_of(lesson: Lesson, folder: Path) -> Path | None:
 def start_command(lesson: Lesson, folder: Path) -> str:
     """What to type to have a copy of a lesson in this folder."""
     more = "" if folder == default_folder() else f" --folder {quoted(folder)}"
-    return f"llambda lesson start {lesson.number}{more}"
+    return f"{program('llambda')} lesson start {lesson.number}{more}"
 
 
 def anew(lesson: Lesson, folder: Path) -> str:
     """What to type for a new copy beside the present one."""
     return f"{start_command(lesson, folder)} --force"
+
+
+def program(name: str) -> str:
+    """How to call a program of this Python: by name if a shell finds this one, else by its path."""
+    here, found = Path(sys.executable).with_name(name), shutil.which(name)
+    if not here.exists() or (found and Path(found).resolve() == here.resolve()):
+        return name
+    with suppress(ValueError, OSError):  # elsewhere than in the current folder, or there is none
+        here = here.relative_to(Path.cwd())
+    return quoted(here)
 
 
 def quoted(path: Path) -> str:

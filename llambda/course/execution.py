@@ -1,8 +1,8 @@
 """Running the code cells of a notebook in a kernel of their own, with limits.
 
 Needs the course extra, and is imported only where a notebook is run. The kernel runs this Python,
-whatever the notebook's metadata name, and keeps its own files in a temporary folder. However the
-run ends, the kernel and what it started are killed.
+whatever the notebook's metadata name, with a data cache of its own: a check leaves what the reader
+measured as it was. However the run ends, the kernel and what it started are killed.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from nbformat import NotebookNode, v4
 
 from ..errors import LlambdaError, one_line
 from ..paths import file_error
+from .private_home import private_home
 
 CELL_SECONDS = 300
 START_SECONDS = 60
@@ -78,8 +79,8 @@ def execute(sources: Sequence[str], folder: Path, progress: Progress | None = No
     """
     execution = Execution(sources)
     try:
-        with tempfile.TemporaryDirectory(prefix="llambda-", ignore_cleanup_errors=True) as scratch:
-            in_a_thread(run(execution, folder, Path(scratch), progress))
+        with private_home() as home:
+            in_a_thread(run(execution, folder, home, progress))
     except OSError as error:
         raise file_error(error, Path(error.filename or tempfile.tempdir or folder)) from error
     return execution
@@ -115,7 +116,9 @@ def in_a_thread(work: Coroutine[Any, Any, None]) -> None:
     done.result()
 
 
-async def run(execution: Execution, folder: Path, scratch: Path, progress: Progress | None) -> None:
+async def run(
+    execution: Execution, folder: Path, home: dict[str, str], progress: Progress | None
+) -> None:
     manager = AsyncKernelManager(kernel_spec_manager=ThisPython())
     client = Client(
         v4.new_notebook(cells=execution.cells),  # type: ignore[no-untyped-call]
@@ -125,8 +128,9 @@ async def run(execution: Execution, folder: Path, scratch: Path, progress: Progr
         startup_timeout=START_SECONDS,
     )
     try:
-        env = os.environ | {"IPYTHONDIR": str(scratch)}
-        await manager.start_kernel(cwd=str(folder), env=env, stdout=DEVNULL, stderr=DEVNULL)
+        await manager.start_kernel(
+            cwd=str(folder), env=os.environ | home, stdout=DEVNULL, stderr=DEVNULL
+        )
         try:
             await client.async_start_new_kernel_client()
         except RuntimeError as error:

@@ -177,10 +177,10 @@ print(f"{machine.usable_cores} usable, {machine.default_threads} threads by defa
 # rounds down, but never to nothing:
 
 # %%
-from llambda.machine import usable_cores
+import llambda.machine
 
 eight = {0, 1, 2, 3, 4, 5, 6, 7}
-[usable_cores(f"{quota} 100000", eight) for quota in (400_000, 150_000, 50_000)]
+[llambda.machine.usable_cores(f"{quota} 100000", eight) for quota in (400_000, 150_000, 50_000)]
 
 # %% [markdown]
 # Writing `usable_cores` yourself is the second exercise below. The caches are the last thing that we only read off. A

@@ -207,12 +207,10 @@ def cut(view, axis, piece):
     return View(view.buffer, tuple(shape), tuple(strides), offset)
 
 
-rows(cut(cut(a, 0, slice(1, 3)), 1, slice(0, None, 3)))
-
-# %%
+thirds = cut(cut(a, 0, slice(1, 3)), 1, slice(0, None, 3))
 backwards = cut(a, 1, slice(None, None, -1))
-print("offset", backwards.offset, "strides", backwards.strides)
-rows(backwards)[0]
+for view in (thirds, backwards):
+    print("offset", view.offset, "strides", view.strides, "first row", rows(view)[0])
 
 # %% [markdown]
 # All these views look at the same bytes. Write through one, and all the others see it:
@@ -224,18 +222,24 @@ struct.pack_into("<f", buffer, at(backwards, 0, 0), 7)  # as it was
 
 # %% [markdown]
 # Where does the trick end? Ask for the 32 numbers of the transpose, row after row, along *one* axis. That axis would need
-# one stride. Look at the steps from each number to the next:
+# one stride. Follow the reader's finger along the ribbon: the first row of the three views, and then that flat list.
 
-# %%
-from itertools import pairwise
+# %% tags=["nbval-ignore-output"]
+from llambda.course.figures.tensors import hops
 
-places = [at(transpose(a), i, j) for i in range(8) for j in range(4)]
-print([after - before for before, after in pairwise(places)][:9])
+views = {"A[1:3, ::3]": thirds, "A[:, ::-1]": backwards, "A.T": transpose(a)}
+walks = {
+    f"first row of {name}": [at(view, 0, j) for j in range(view.shape[1])]
+    for name, view in views.items()
+}
+walks["A.T, flat"] = [at(transpose(a), i, j) for i in range(8) for j in range(4)]
+hops(walks)
 
 # %% [markdown]
-# No single stride does that, so here a copy is needed. This is what PyTorch means when `view` refuses with *view size is
-# not compatible with input tensor's size and stride*, and why its `reshape` sometimes shares the bytes and sometimes
-# copies them.
+# In each of the first three, all steps are alike. In the last, of which you see nine numbers, every three steps of 32 bytes
+# are followed by one of -92. No single stride does that, so here a copy is needed. This is what PyTorch means when `view`
+# refuses with *view size is not compatible with input tensor's size and stride*, and why its `reshape` sometimes shares the
+# bytes and sometimes copies them.
 #
 # <details><summary>In Lisp</summary>
 #

@@ -769,16 +769,51 @@ outcome("02.bits", "bits of the file for one Q4_1 weight", (4 + 16) * 8 / 32)
 # minimum for 32 weights are 32 bits for 32 weights: one bit each. When you hear "4-bit model", ask for the bytes of a
 # block.
 #
-# The account, held against the file itself, to the last byte:
+# That account was made from the model's sizes. Does the file agree, to the last byte? Let *your* reader say so, the one
+# that you saw grow from a dump of 80 bytes. Gathered into one function, it reads the tiny model's file as before:
+
+
+# %%
+def read_all(data, kind=Reader):
+    reader, metadata = kind(data, 4), {}
+    _, n_tensors, n_keys = (reader.number(code) for code in "IQQ")
+    for _ in range(n_keys):
+        name = reader.string()
+        metadata[name] = value(reader, reader.number("I"))
+    return metadata, [entry(reader) for _ in range(n_tensors)], reader.at
+
+
+assert read_all(data) == (metadata, contents, reader.at)
+
+# %% [markdown]
+# Nothing in it knows which model it reads. The real one, with 49,152 tokens in its metadata and 272 tensors, takes the
+# same few lines. The package's reader must agree, setting by setting and tensor by tensor:
 
 # %% tags=["nbval-ignore-output", "real"]
 if KNOWN["smollm2"].is_here:
-    spent = {"Q4_1": 0, "Q8_0": 0, "F32": 0}
-    for info in smollm2.infos.values():
-        spent[info.kind] += info.nbytes
+    settings, table, end = read_all(map_file(KNOWN["smollm2"].path))
+    first = -(-end // alignment) * alignment
+    theirs = {name: (info.shape, info.offset) for name, info in smollm2.infos.items()}
+    assert {name: (shape, first + at) for name, shape, _, at in table} == theirs
+    assert settings == smollm2.metadata
+    print(f"{len(settings)} settings, {len(table)} tensors, data from byte {first:,} on")
+else:
+    print("smollm2 is not here; get it with: llambda fetch smollm2")
+
+# %% [markdown]
+# And the account, from what your reader found. Each storage type has a number in the file, and the blocks that you know
+# (F32 has blocks of one weight, so to speak):
+
+# %% tags=["nbval-ignore-output", "real"]
+BLOCKS = {0: ("F32", 1, 4), 3: ("Q4_1", 32, 20), 8: ("Q8_0", 32, 34)}  # name, weights, bytes
+spent = {"Q4_1": 0, "Q8_0": 0, "F32": 0}
+if KNOWN["smollm2"].is_here:
+    for _, shape, kind, _ in table:
+        name, count, nbytes = BLOCKS[kind]
+        spent[name] += int(np.prod(shape)) // count * nbytes
     assert spent == {"Q4_1": matrices * 5 // 8, "Q8_0": embedding // 32 * 34, "F32": norms * 4}
-    assert sum(spent.values()) + smollm2.infos["token_embd.weight"].offset == size
-    print(spent)
+    assert first + sum(spent.values()) == size
+    print(spent, "and", f"{first:,} bytes in front of them: {size:,} in all")
 else:
     print("smollm2 is not here; get it with: llambda fetch smollm2")
 
@@ -843,8 +878,8 @@ for name in ("F16", "BF16", "Q8_0", "Q4_1", "Q4_0"):
 # ## Break it: cut the file, and let it lie
 #
 # Files arrive damaged: a download stops, a disk is full, or somebody means harm. To see what a reader does then, we
-# write a very small file, byte by byte: one setting, and one tensor of 3 rows and 4 columns. Then we gather our reader
-# into one function.
+# write a very small file, byte by byte: one setting, and one tensor of 3 rows and 4 columns. `read_all` takes it as any
+# other.
 
 
 # %%
@@ -857,20 +892,7 @@ small += string("general.architecture") + struct.pack("<I", STRING) + string("ll
 small += string("w") + struct.pack("<IQQIQ", 2, 4, 3, 0, 0)  # axes, type F32, offset 0
 small += bytes(-len(small) % 32)
 small += np.arange(12, dtype="<f4").tobytes()
-len(small)
-
-
-# %%
-def read_all(data, kind=Reader):
-    reader, metadata = kind(data, 4), {}
-    _, n_tensors, n_keys = (reader.number(code) for code in "IQQ")
-    for _ in range(n_keys):
-        name = reader.string()
-        metadata[name] = value(reader, reader.number("I"))
-    return metadata, [entry(reader) for _ in range(n_tensors)], reader.at
-
-
-read_all(small)
+len(small), read_all(small)
 
 # %% [markdown]
 # Now we cut the file after every byte, and count how the reading ends:

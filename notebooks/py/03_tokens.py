@@ -732,21 +732,40 @@ prose = "The for statement is used to iterate over the elements of a sequence (s
 prose += "tuple or list) or other iterable object."
 code = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.y = y\n"
 wrong = mistakes["cut as Llama 3 does"]
+cuts = {"as tiny needs": encode, "as Llama 3 does": wrong}
 wrong(prose) == encode(prose), wrong(code) == encode(code)
 
 # %% tags=["nbval-ignore-output"]
 start = code[: code.index(".x")]
-both = {"as tiny needs": encode(start), "as Llama 3 does": wrong(start)}
 lanes(
     "The first lines of the code, cut in two ways",
-    [("", name, [tokenizer.vocab[i] for i in ids]) for name, ids in both.items()],
+    [("", name, [tokenizer.vocab[i] for i in way(start)]) for name, way in cuts.items()],
 )
 
 # %% [markdown]
 # Llama 3's pattern cuts after the end of a line, so tiny's tokens for "new line and three blanks" are never used. What
-# is the symptom? Ask the model how much the text *surprises* it. After each id, `model.logits` gives every token of the
-# vocabulary a score; `exp`, divided by the sum, makes probabilities of the scores (lesson 05 explains them). A token
-# that had the probability 1/2 carries one **bit** of surprise, 1/4 two bits: the negative logarithm to base 2.
+# is the symptom? Here is a function out of the text that tiny was trained on. The sentence behind it tiny knows by
+# heart: *Function call semantics are described in more detail in section Calls.* Will it still, with the wrong ids?
+
+# %%
+learned = """\
+   def whats_on_the_telly(penguin=None):
+       if penguin is None:
+           penguin = []
+       penguin.append("property of the zoo")
+       return penguin
+"""
+for name, way in cuts.items():
+    reply = model.generate([0, *way(learned)], max_tokens=24, temperature=0)
+    print(f"cut {name:15}: {reply.text!r}")
+
+# %% [markdown]
+# The same function, letter for letter, and the model has forgotten what comes next. It still talks, and without the
+# other line would you suspect the tokenizer? You would call it a weak model. Where tiny knows nothing by heart, its
+# answers hardly tell: it stammers with either cut. There you have to measure how much the text *surprises* the model.
+# After each id, `model.logits` gives every token of the vocabulary a score; `exp`, divided by the sum, makes
+# probabilities of the scores (lesson 05 explains them). A token that had the probability 1/2 carries one **bit** of
+# surprise, 1/4 two bits: the negative logarithm to base 2.
 
 # %%
 import numpy as np
@@ -760,14 +779,14 @@ def surprise(ids, last):
     return -np.log2(chances[np.arange(len(ids) - 1), ids[1:]])[-last:].sum()
 
 
-for name, ids in {"as tiny needs": encode(code), "as Llama 3 does": wrong(code)}.items():
-    bits = surprise([0, *ids], last=len(ids)) / len(code.encode())
+for name, way in cuts.items():
+    bits = surprise([0, *way(code)], last=len(way(code))) / len(code.encode())
     print(f"cut {name:15}: {bits:.1f} bits of surprise for each byte of code")
 
 # %% [markdown]
-# The same text, and the model finds it stranger: it was never shown in these pieces. Its answers would still look like
-# answers, only worse. **How to find it:** compare ids with a trusted tokenizer, on text with digits, blanks and line
-# ends, not on prose. In a GGUF file, look at `tokenizer.ggml.pre`, and never let a missing one pass in silence.
+# The same text, and the model finds it stranger: it was never shown in these pieces. **How to find it:** compare ids
+# with a trusted tokenizer, on text with digits, blanks and line ends, not on prose. In a GGUF file, look at
+# `tokenizer.ggml.pre`, and never let a missing one pass in silence.
 
 # %% [markdown]
 # ## Break it: BOS twice, or not at all
@@ -982,7 +1001,7 @@ for name, (text, ids) in check.LISTS.items():
     print(f"{name}  {text}\n   {ids}\n   {' | '.join(check.VOCABULARY[i] for i in ids)}\n")
 
 # %% tags=["exercise"]
-answer = {
+causes = {
     "A": ...,
     "B": ...,
     "C": ...,
@@ -990,7 +1009,7 @@ answer = {
 }
 
 # %% tags=["checker"]
-check.lists(answer)
+check.lists(causes)
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -1002,7 +1021,7 @@ check.lists(answer)
 # <details><summary>Solution</summary>
 #
 # ```python
-# answer = {
+# causes = {
 #     "A": "bos twice",
 #     "B": "special from text",
 #     "C": "digits",

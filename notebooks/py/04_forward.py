@@ -835,8 +835,7 @@ for name in ("blk.0.attn_norm", "blk.0.q", "blk.0.ffn_out", "blk.2.ffn_out", "lo
 # %% [markdown]
 # Nearly four digits must agree at the very end, behind more than three thousand additions. Now the comparison: every element of
 # every activation. `compare` finds in each the worst ratio of *off* to *allowed*. `first_divergence` walks through them in the
-# order of computation, and returns the first element that is off by more than it may be, or None. Below are the first eight
-# of the 48 comparisons:
+# order of computation, and returns the first element that is off by more than it may be, or None:
 
 # %%
 from llambda.check import compare, first_divergence
@@ -847,10 +846,6 @@ print(f"{sum(c.ok for c in comparisons)} of {len(comparisons)} activations are r
 print("the worst is below a third of its tolerance:", worst < 1 / 3)
 print("first divergence:", first_divergence(one, exact, config))
 print("your own logits:", agree(logits, exact["logits"], 3260))
-
-# %% tags=["nbval-ignore-output"]
-for comparison in comparisons[:8]:
-    print(comparison)
 
 # %% [markdown]
 # Now the planted mistake. The smallest that we can think of is an eps of 1e-6 where the model has 1e-5. Many models do have
@@ -1045,6 +1040,42 @@ print(findings["GQA tiled"][2])
 # head 0 would be wrong too, and the first wrong one is head 1. What is left? Head 1 has been given the v of another head. Only
 # one line in the whole engine decides that.
 #
+# **Your case.** Here is another broken engine, and nobody tells you what is wrong with it. (Its file,
+# `llambda/course/mystery.py`, would.) First what a user would see, and then a clue: the positions at which its logits are right.
+
+# %%
+from llambda.course.mystery import MysteryEngine
+
+mystery = MysteryEngine(config, model.weights)
+trace = trace_engine(mystery, ids)
+print(repr(says(mystery, ids)))
+print([p for p in range(7) if agree(trace["logits"][p], exact["logits"][p], 3260)])
+
+# %% [markdown]
+# Words, but the wrong ones; and in a text of one token nobody would notice. Which steps of a block may go wrong without harm to
+# position 0? Name your suspect (`"attn_norm"`, `"q"`, `"k_rope"`, `"attn_heads"`, `"gate"`, ...) in place of the dots. Then ask:
+
+# %% tags=["nbval-ignore-output"]
+suspect = ...
+found = first_divergence(trace, exact, config)
+print("as you suspected:", suspect == found.operation)
+print(found)
+
+# %% [markdown]
+# Read it like a detective, and name the line of the block that is wrong, before you unfold the answer.
+#
+# <details><summary>What was wrong</summary>
+#
+# The clue left five suspects: q, k, their rotations and attention. All but attention come earlier, and are right. But this time
+# position 0 is right too, so it got the v of the right head and saw nothing of the future. What can it not feel? A *score*, since
+# its only share is 1; or a mask that hides too much of the past. A score is made of q and k, which are right, and of a division
+# by sqrt(32). Suspect that one: **this engine does not divide.**
+#
+# To be sure, make the fault on purpose, and look for the same wrong number. You have done so, in the first half:
+# `wrong["scores not divided"][1][0]` is 0.234695 too.
+#
+# </details>
+#
 # **Fault 2.** RoPE turns neighbours, elements 2i and 2i + 1, in place of i and i + 16. **Fault 3** is the eps that we know.
 # **Fault 4**: no mask, so that everybody sees the future.
 
@@ -1123,8 +1154,8 @@ for name, (_, comparisons, found) in list(findings.items())[1:]:
 # - *eps*: the very first norm. (Not at position 0: the row of `(start)` is a little longer, and eps matters less to a long
 #   row. And head None, because a norm has no heads.)
 # - *no mask*: in attention, and already head 0 at position 0, which should see only itself, and sees the whole text.
-# - *rows permuted*: q itself, before any rotation, and at position 0. Position 0 is wrong in q, and yet its *result* would be
-#   right, since with one word to look at the share is 1 anyway. Whoever compares only results must look at position 1.
+# - *rows permuted*: q itself, before any rotation, and at position 0. The *result* at position 0 would be right, as in your
+#   case: whoever compares only results must look at position 1.
 #
 # All five in one picture. Each line is one engine, from its first step to its last:
 

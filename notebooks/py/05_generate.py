@@ -741,11 +741,11 @@ guess = ...
 predict("05.positions", "positions evaluated for 8 tokens after 4", guess)
 
 # %%
-ids, positions = tokenizer.encode("If the file"), 0
+ids, evaluated = tokenizer.encode("If the file"), 0
 for _ in range(8):
-    positions += len(ids)
+    evaluated += len(ids)
     ids.append(greedy(model.logits(ids)[-1]))
-outcome("05.positions", "positions evaluated for 8 tokens after 4", positions)
+outcome("05.positions", "positions evaluated for 8 tokens after 4", evaluated)
 
 # %% [markdown]
 # The text has 12 tokens at the end; the engine has evaluated five times as many. Here they are, a row for every step of the loop:
@@ -757,17 +757,40 @@ redone(prompt=4, new=8)
 
 # %% [markdown]
 # **Your loop redoes everything.** For each new token the engine evaluates the whole text again, from its first token on. Of all
-# the squares above, only the blue ones are news, and with every token the next one gets dearer. How much? Guess before you
-# measure: how many times slower is a token after 448 others than one after 8?
+# the squares above, only the blue ones are news, and with every token the next one gets dearer.
+#
+# You can feel it. Here is your loop on the real model, a line for every 8 tokens. Before the third line, all that is there so far
+# is said six times over, to have a longer text; then the same loop goes on. Watch the words come:
+
+# %% tags=["real", "nbval-ignore-output"]
+import time
+
+if KNOWN["smollm2"].is_here:
+    story, pace = real.tokenizer.encode("Once upon a time"), []
+    print(real.tokenizer.decode(story), end="")
+    for line in range(3):
+        if line == 2:
+            story = story * 6  # as if it had gone on for a page
+        before, begin = len(story), time.perf_counter()
+        for _ in range(8):
+            story.append(greedy(real.logits(story)[-1]))
+            print(real.tokenizer.decode(story[-1:]), end="", flush=True)
+        pace.append(8 / (time.perf_counter() - begin))
+        print(f"   <- after {before} tokens: {pace[-1]:.1f} a second")
+    assert pace[-1] < pace[0]
+else:
+    print("smollm2 is not here; get it with: llambda fetch smollm2")
+
+# %% [markdown]
+# The last line crawls, though in every line only 8 tokens are new. (It tells the story again: what was said once is likelier.)
+# Now guess, and then measure: how many times slower is a token of `tiny` after 448 others than after 8?
 
 # %%
 guess = ...
 predict("05.slowdown", "times slower after 448 tokens than after 8", guess)
 
+
 # %% tags=["nbval-ignore-output"]
-import time
-
-
 def step_speed(model, n, repeats=5):
     """Steps a second with n tokens in the text: the best of a few."""
     times = []
@@ -786,7 +809,7 @@ outcome(
 )
 
 # %% [markdown]
-# The same for the real model, if you have it. It is two hundred times larger, so fewer points have to do:
+# And for the real model. It is two hundred times larger, so fewer points have to do:
 
 # %% tags=["real", "nbval-ignore-output"]
 from llambda.course.figures.generate import falling

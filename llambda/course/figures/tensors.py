@@ -1,12 +1,12 @@
 """The drawings of lesson 01: a buffer as a ribbon, what reading costs, a wrong stride's face."""
 
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyArrowPatch, Rectangle
 from numpy.typing import NDArray
 
 from ..plots import (
@@ -91,6 +91,53 @@ def table(ax: Axes, name: str, view: Any, left: float, top: float, tint: Mapping
     ax.add_patch(outline)
     words = f"{name}:  shape {view.shape},  strides {view.strides},  offset {view.offset}"
     ax.text(left, top - 1.4, words, fontsize=9.5)
+
+
+def hops(walks: Mapping[str, Sequence[int]], nbytes: int = 128, most: int = 9) -> None:
+    """The same buffer of F32 once for each walk, with an arrow for each step of a reader.
+
+    walks : name -> the bytes at which the numbers begin, in the order of reading; at most `most`
+    are drawn. A step forward goes above the ribbon, a step back below it. A walk needs one stride,
+    so a step that is not the first one again is drawn in the colour of limits.
+    """
+    pitch = 11.4
+    fig, ax = canvas((pitch * len(walks) + 1) * 0.08)
+    for row, (name, walk) in enumerate(walks.items()):
+        y, read = 5.6 + pitch * row, walk[:most]
+        tint = {at // NUMBER: SKY for at in read}
+        for k in range(nbytes // NUMBER):
+            square(ax, LEFT + CELL * k, y, k, tint)
+        ax.text(LEFT + CELL * nbytes / NUMBER, y - 1.4, name, fontsize=9.5, ha="right")
+        told: set[int] = set()
+        for start, stop in pairwise(read):
+            step = stop - start
+            colour = OURS if step == read[1] - read[0] else LIMIT
+            words = "" if step in told else f"{step:+d} bytes"
+            hop(ax, start / NUMBER, stop / NUMBER, y, colour, words)
+            told.add(step)
+    finish(fig)
+
+
+def hop(ax: Axes, start: float, stop: float, y: float, colour: str, words: str) -> None:
+    """An arrow from one square of the ribbon at y to another, above it or, going back, below."""
+    side = -1 if stop > start else 1
+    edge = y if side < 0 else y + CELL
+    a, b = (LEFT + CELL * (k + 0.5) for k in (start, stop))
+    high = 1.0 + 0.1 * min(abs(b - a), 22)
+    arrow = FancyArrowPatch(
+        (a, edge),
+        (b, edge),
+        connectionstyle=f"arc3,rad={-2 * high / abs(b - a):.3f}",
+        arrowstyle="-|>",
+        mutation_scale=8,
+        shrinkA=0,
+        shrinkB=0,
+        color=colour,
+        linewidth=1.1,
+    )
+    ax.add_patch(arrow)
+    middle = edge + side * (high + 0.9)
+    ax.text((a + b) / 2, middle, words, ha="center", va="center", color=colour, fontsize=9)
 
 
 def stride_curve(ns: Mapping[int, float]) -> None:

@@ -1,11 +1,11 @@
-"""A data cache of its own for a notebook that is recorded or tested."""
+"""A data cache of its own for a notebook that is recorded, tested or checked."""
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llambda.paths import cache_dir, make_dir
+from ..paths import cache_dir, make_dir
 
 SHARED = ("models", "numba")  # what is large or slow to make, and the same for everybody
 
