@@ -278,7 +278,21 @@ def tag_complaints(lesson: Lesson) -> list[str]:
         asserts = any(isinstance(node, ast.Assert) for node in ast.walk(tree(cell)))
         if "real" in tags(cell) and not asserts:
             complaints.append(f"{name}: tagged real, and asserts nothing")
+        if "real" in tags(cell) and not says_how_to_fetch(cell):
+            complaints.append(f"{name}: tagged real, and does not say how to get the model")
+        if re.search(r"NBVAL_|PYTEST_VALIDATE", cell.source):
+            complaints.append(f"{name}: tells nbval what to do by a comment; that is for tags")
     return complaints
+
+
+def says_how_to_fetch(cell: NotebookNode) -> bool:
+    """Whether a branch that is taken without the real model prints how to get it."""
+    branches = [node for node in ast.walk(tree(cell)) if isinstance(node, ast.If)]
+    return any(
+        "is_here" in ast.unparse(branch.test)
+        and any("llambda fetch smollm2" in ast.unparse(line) for line in branch.orelse)
+        for branch in branches
+    )
 
 
 # --- the checks: the lesson -------------------------------------------------------------------

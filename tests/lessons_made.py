@@ -53,8 +53,13 @@ llambda.course.show(machine.this_machine)
 # ## Check: with the real model
 
 # %% tags=["nbval-ignore-output", "real"]
-model = llambda.load("smollm2")
-assert model
+from llambda.fetch import KNOWN
+
+if KNOWN["smollm2"].is_here:
+    model = llambda.load("smollm2")
+    assert model
+else:
+    print("smollm2 is not here; get it with: llambda fetch smollm2")
 
 # %% [markdown]
 # ## Profile: your roof

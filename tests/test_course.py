@@ -1,7 +1,9 @@
 """What notebooks use: exercises that explain, guesses, the ledger, plots, the ladder so far."""
 
 import json
+import os
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,6 +203,30 @@ def test_an_answer_cannot_change_the_cases():
     assert cases == [([3, 1, 2],)]
 
 
+def test_an_iterator_without_end_is_cut():
+    def endless(n: int) -> Iterator[int]:
+        while True:
+            yield n
+
+    assert "right is [1]" in explanation(expect_calls, endless, [(1,)], lambda n: [n])
+
+
+def test_an_answer_that_leaves_python(capsys: pytest.CaptureFixture[str]):
+    said = explanation(expect_calls, lambda: sys.exit(3), [()], lambda: 1)
+    assert "the error SystemExit: 3" in said
+    assert "stop with SystemExit" in verdict(lambda answer: answer(), lambda: sys.exit(3))
+
+
+def test_the_verdict_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]):
+    def chatty() -> None:
+        print("." * 100_000, end="")
+
+    Exercise("99.1", "A title", "code", 1, 1, lambda answer: answer() or "Yes.")(chatty)
+    dots, line = capsys.readouterr().out.splitlines()
+    assert dots == "." * 10_000
+    assert line == "99.1 solved. Yes."
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -232,6 +258,8 @@ def test_same(a: Any, b: Any):
         ({"a": 1}, {"b": 1}),
         (None, 0),
         ([0.5], [0.5 + 1e-9]),
+        (2**64 - 1, 2**64 - 2),
+        (np.array(["a"]), ["a"]),
     ],
 )
 def test_different(a: Any, b: Any):
@@ -283,6 +311,36 @@ def test_a_folder_in_place_of_an_entry_is_survived(home: Path):
     assert ledger.recall("speed") is None
 
 
+def test_what_cannot_be_kept_stops_nobody(home: Path, capsys: pytest.CaptureFixture[str]):
+    (home / "ledger").touch()  # a file in the folder's place
+    assert not ledger.record("speed", 1)
+    assert ledger.recall("speed") is None
+    predictions.predict("00.ceiling", "tokens/s", 5)
+    predictions.outcome("00.ceiling", "tokens/s", 4)
+    assert capsys.readouterr().out.splitlines() == [
+        "your guess for tokens/s is not kept, since the data cache cannot be written: 5",
+        "tokens/s: 4",
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_place_of_an_entry_is_not_waited_for(home: Path):
+    (home / "ledger").mkdir()
+    os.mkfifo(home / "ledger" / "speed.json")
+    assert ledger.recall("speed") is None
+
+
+@pytest.mark.parametrize("value", ["x", None, True, [1], float("inf"), float("nan"), 10**400])
+def test_what_is_no_finite_number(value: object):
+    assert ledger.as_number(value) is None
+
+
+@pytest.mark.parametrize("value", [3, 2.5, np.int64(3), np.float32(0.5)])
+def test_what_is_a_finite_number(value: float):
+    assert ledger.as_number(value) == value
+    assert type(ledger.as_number(value)) is float
+
+
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a b"])
 def test_a_bad_name_of_an_entry(home: Path, name: str):
     with pytest.raises(LlambdaError, match="no name"):
@@ -326,6 +384,14 @@ def test_guesses_and_outcomes(home: Path, capsys: pytest.CaptureFixture[str]):
         "| 00 | tokens/s | 500 | 250 | 2 |",
         "| 00 | bandwidth ratio | none | 1.85 |  |",
     ]
+
+
+@pytest.mark.parametrize("guess", [10**400, float("nan"), "many"])
+def test_a_guess_that_is_no_number_is_not_kept(home: Path, guess: object):
+    predictions.predict("00.ceiling", "tokens/s", guess)
+    assert ledger.names("guess.") == []
+    predictions.outcome("00.ceiling", "tokens/s", np.float32(2))
+    assert "| none | 2 |" in predictions.table()
 
 
 def test_the_table_survives_a_damaged_entry(home: Path):

@@ -107,6 +107,9 @@ HINT = "# <details><summary>Hint</summary>\n#\n# Think.\n#\n# </details>\n"
         ("tag", '["nbval-ignore-output"]\nimport', '["core"]\nimport', "nbval-ignore-output"),
         ("tag", '["nbval-ignore-output"]\nfrom', '["core"]\nfrom', "nbval-ignore-output"),
         ("tag", '["nbval-ignore-output", "real"]', '["real"]', "nbval-ignore-output"),
+        ("tag", "get it with: llambda fetch smollm2", "alas", "does not say how to get"),
+        ("tag", 'KNOWN["smollm2"].is_here', "True", "does not say how to get"),
+        ("tag", "# %% tags=[\"core\"]\n", "# %% tags=[\"core\"]\n# NBVAL_SKIP\n", "by a comment"),
         ("tag", '["nbval-ignore-output", "real"]', '["nbval-ignore-output"]', "not tagged real"),
         ("tag", "assert model", "model", "asserts nothing"),
         ("front", "# # 00 · Your machine", "# # 01 · Your machine", "front"),
@@ -290,4 +293,4 @@ def test_half_a_lesson_is_noticed(tmp_path: Path):
 
 
 def test_a_row_of_the_table():
-    assert table([made()]).splitlines()[1].split() == ["00_your_machine", *"17 9 2 7 1 1".split()]
+    assert table([made()]).splitlines()[1].split() == ["00_your_machine", *"17 9 3 7 1 1".split()]

@@ -5,8 +5,10 @@ llambda wrote, counts as missing: whoever asks measures again and writes it anew
 """
 
 import json
+import math
 import re
 import time
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,11 @@ def entry_file(name: str) -> Path:
 
 def recall(name: str) -> Any:
     """The value of an entry that this machine wrote; None if there is none to trust."""
+    file = entry_file(name)
+    if not file.is_file():  # a pipe would wait for ever
+        return None
     try:
-        entry = read_json(entry_file(name))
+        entry = read_json(file)
     except LlambdaError:
         return None
     return entry.get("value") if entry.get("machine") == machine_id() else None
@@ -43,10 +48,34 @@ def names(prefix: str) -> list[str]:
     return sorted(file.stem for file in entry_file(f"{prefix}x").parent.glob(f"{prefix}*.json"))
 
 
-def record(name: str, value: Any) -> None:
-    """Keep a value (anything JSON can hold) under a name, in place of what was there."""
+def recall_number(name: str) -> float | None:
+    """The value of an entry if it is a finite number."""
+    return as_number(recall(name))
+
+
+def as_number(value: object) -> float | None:
+    """A finite number as a float, whatever its type; None for all else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def record(name: str, value: Any) -> bool:
+    """Keep a value (anything JSON can hold) under a name, in place of what was there.
+
+    Returns whether it was kept: a full disk or a folder that may not be written is no reason to
+    stop a lesson.
+    """
     entry = {"machine": machine_id(), "time": round(time.time()), "value": value}
     file = entry_file(name)
-    make_dir(file.parent)
-    with atomic_write(file) as out:
-        out.write(json.dumps(entry, indent=1).encode() + b"\n")
+    try:
+        make_dir(file.parent)
+        with atomic_write(file) as out:
+            out.write(json.dumps(entry, indent=1).encode() + b"\n")
+    except LlambdaError:
+        return False
+    return True

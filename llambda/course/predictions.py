@@ -4,7 +4,7 @@ A guess of `...` is none, and the lesson goes on. Guesses and outcomes are kept 
 that a later lesson can put them side by side.
 """
 
-from .ledger import names, recall, record
+from .ledger import as_number, names, recall, record
 
 
 def predict(name: str, question: str, guess: object) -> None:
@@ -12,15 +12,18 @@ def predict(name: str, question: str, guess: object) -> None:
     if guess is ...:
         print("no guess yet: write a number in place of the dots, if you like")
         return
-    if isinstance(guess, bool) or not isinstance(guess, (int, float)):
-        print(f"a guess is a number, and {guess!r} is none")
+    number = as_number(guess)
+    if number is None:
+        print(f"a guess is a number, and {guess!r:.100} is none")
         return
-    record(f"guess.{name}", {"question": question, "guess": guess})
-    print(f"your guess for {question} is noted: {guess:,.6g}")
+    kept = record(f"guess.{name}", {"question": question, "guess": number})
+    noted = "noted" if kept else "not kept, since the data cache cannot be written"
+    print(f"your guess for {question} is {noted}: {number:,.6g}")
 
 
 def outcome(name: str, question: str, value: float) -> None:
     """Keep what came out, and compare it with the guess if there is one."""
+    value = float(value)
     record(f"outcome.{name}", {"question": question, "outcome": value})
     guess = guessed(name)
     if guess is None:
@@ -33,7 +36,7 @@ def outcome(name: str, question: str, value: float) -> None:
 def guessed(name: str) -> float | None:
     """The guess kept under a name, or None."""
     kept = recall(f"guess.{name}")
-    return kept.get("guess") if isinstance(kept, dict) else None
+    return as_number(kept.get("guess")) if isinstance(kept, dict) else None
 
 
 def table() -> str:
@@ -44,12 +47,13 @@ def table() -> str:
     ]
     for entry in names("outcome."):
         name, kept = entry.removeprefix("outcome."), recall(entry)
-        if not isinstance(kept, dict):
+        value = as_number(kept.get("outcome")) if isinstance(kept, dict) else None
+        if value is None:
             continue
-        value, guess = kept["outcome"], guessed(name)
+        guess = guessed(name)
         given = "none" if guess is None else f"{guess:,.4g}"
         ratio = "" if guess is None or not value else f"{guess / value:.2g}"
         rows.append(
-            f"| {name.split('.')[0]} | {kept['question']} | {given} | {value:,.4g} | {ratio} |"
+            f"| {name.split('.')[0]} | {kept.get('question')} | {given} | {value:,.4g} | {ratio} |"
         )
     return "\n".join(rows)

@@ -12,7 +12,7 @@ from ..ladder import Rung, measure
 from ..machine import this_machine
 from ..model import load
 from ..probe import bandwidth_curve, ceiling_tokens_per_s
-from .ledger import machine_id, recall, record
+from .ledger import as_number, machine_id, recall, recall_number, record
 from .plots import INK, LIMIT, OURS, QUIET, figure, finish, label, plain_numbers
 
 PROMPT = "The class statement"
@@ -36,8 +36,8 @@ def ladder_so_far(newest: str) -> dict[str, float]:
 def speed(model: str, rung: str) -> float:
     """Tokens a second while decoding: from the ledger, else measured and kept there."""
     name = f"rung.{model}.{rung}"
-    kept = recall(name)
-    if not isinstance(kept, float):
+    kept = recall_number(name)
+    if kept is None or kept <= 0:
         kept = run(model, rung).decode_tok_s
         record(name, kept)
     return kept
@@ -59,7 +59,8 @@ def ceiling(model: str) -> float:
 def bandwidth() -> dict[str, float]:
     """Threads -> bytes a second, as lesson 00 measured it; measured now if it did not."""
     kept = recall("bandwidth")
-    if not isinstance(kept, dict):
+    rates = [as_number(rate) for rate in kept.values()] if isinstance(kept, dict) else []
+    if not rates or not all(rate and rate > 0 for rate in rates):
         curve = bandwidth_curve(this_machine().default_threads)
         kept = {str(threads): rate for threads, rate in curve.items()}
         record("bandwidth", kept)

@@ -12,15 +12,20 @@ Checkers compare results, and never use the clock.
 
 import dis
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ...errors import one_line
 
+MOST_PRINTED = 10_000  # characters that an answer may print
+MOST_YIELDED = 100_000  # values of an iterator: one may have no end
 MANY = 8  # values of a list; of more, only the first and the last are shown
 
 Answer = Any  # what the reader wrote: a number, a dict of choices, a function or a class
@@ -43,20 +48,24 @@ class Exercise:
     judge: Callable[[Answer], str]
 
     def __call__(self, answer: Answer) -> None:
-        """Print the verdict."""
-        print(self.verdict(answer))
+        """Print the verdict, on a line of its own, below what the answer prints itself."""
+        with redirect_stdout(io.StringIO()) as printed:
+            verdict = self.verdict(answer)
+        if text := printed.getvalue().rstrip("\n"):
+            print(text[:MOST_PRINTED])
+        print(verdict)
 
     def verdict(self, answer: Answer) -> str:
         """One line: not attempted yet, solved, or not yet and why."""
-        if untouched(answer):
-            return f"{self.number} not attempted yet"
         try:
+            if untouched(answer):
+                return f"{self.number} not attempted yet"
             if isinstance(answer, Mapping) and (open_ := [k for k in answer if answer[k] is ...]):
                 raise Wrong(f"no answer yet for {', '.join(map(str, open_))}.")
             return f"{self.number} solved. {self.judge(answer)}"
         except Wrong as wrong:
             return f"{self.number} not yet: {wrong}"
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return f"{self.number} not yet: your answer made the checker stop with {said(error)}"
 
 
@@ -84,7 +93,7 @@ def untouched(answer: Answer) -> bool:
         return all(value is ... for value in answer.values())
     if isinstance(answer, type):
         methods = [value for value in vars(answer).values() if callable(value)]
-        return all(untouched(method) for method in methods)
+        return bool(methods) and all(untouched(method) for method in methods)
     answer = inspect.unwrap(answer) if callable(answer) else answer  # a static method's function
     if hasattr(answer, "__code__"):
         steps = [step for step in dis.get_instructions(answer) if step.opname != "RESUME"]
@@ -181,15 +190,15 @@ def expect_calls(
 
 
 def result(function: Function, case: tuple[Any, ...]) -> Any:
-    """What a call gives (of a generator, a list of all it yields), or that it raised."""
+    """What a call gives (of an iterator, a list of what it yields), or that it raised."""
     try:
         value = function(*deepcopy(case))
-        return list(value) if inspect.isgenerator(value) else value
-    except Exception as error:
+        return list(islice(value, MOST_YIELDED)) if isinstance(value, Iterator) else value
+    except (Exception, SystemExit) as error:
         return Raised(said(error))
 
 
-def said(error: Exception) -> str:
+def said(error: BaseException) -> str:
     """The kind of an error and its words, on one line: `ValueError: ...`, `struct.error: ...`."""
     kind = type(error)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
@@ -205,10 +214,12 @@ def same(a: Any, b: Any, tolerance: float = 0.0) -> bool:
         return a.keys() == b.keys() and all(same(a[key], b[key], tolerance) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(same(x, y, tolerance) for x, y in zip(a, b, strict=True))
+    if isinstance(a, int) and isinstance(b, int) and not tolerance:
+        return a == b
     try:
         left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    except (TypeError, ValueError):
-        return bool(a == b)
+    except (TypeError, ValueError, OverflowError):
+        return type(a) is type(b) and not isinstance(a, np.ndarray) and bool(a == b)
     if left.shape != right.shape:
         return False
     return bool(np.allclose(left, right, rtol=0, atol=tolerance, equal_nan=True))
