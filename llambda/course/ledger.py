@@ -8,6 +8,7 @@ import json
 import math
 import re
 import time
+from contextlib import suppress
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -64,18 +65,14 @@ def as_number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def record(name: str, value: Any) -> bool:
+def record(name: str, value: Any) -> None:
     """Keep a value (anything JSON can hold) under a name, in place of what was there.
 
-    Returns whether it was kept: a full disk or a folder that may not be written is no reason to
-    stop a lesson.
+    On a full disk, or where nothing may be written, it is not kept: no reason to stop a lesson.
     """
     entry = {"machine": machine_id(), "time": round(time.time()), "value": value}
     file = entry_file(name)
-    try:
+    with suppress(LlambdaError):
         make_dir(file.parent)
         with atomic_write(file) as out:
             out.write(json.dumps(entry, indent=1).encode() + b"\n")
-    except LlambdaError:
-        return False
-    return True

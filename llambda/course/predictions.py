@@ -16,8 +16,10 @@ def predict(name: str, question: str, guess: object) -> None:
     if number is None:
         print(f"a guess is a number, and {guess!r:.100} is none")
         return
-    kept = record(f"guess.{name}", {"question": question, "guess": number})
-    noted = "noted" if kept else "not kept, since the data cache cannot be written"
+    record(f"guess.{name}", {"question": question, "guess": number})
+    noted = (
+        "noted" if guessed(name) == number else "not kept, since the data cache cannot be written"
+    )
     print(f"your guess for {question} is {noted}: {number:,.6g}")
 
 
