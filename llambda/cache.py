@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .config import ModelConfig
-from .errors import ResourceError
+from .errors import ContextError, InputError, ResourceError, plural
 
 Floats = npt.NDArray[np.float32]
 
@@ -42,9 +42,23 @@ class KVCache:
         """Store keys and values [n, n_kv_heads, head_dim] of positions from `start` on.
 
         Returns all keys and all values up to the last of them: views [n_kv_heads, start + n,
-        head_dim] into the cache.
+        head_dim] into the cache. What does not fit is not stored at all: NumPy alone would repeat
+        one head for all, and drop what lies past the end. Raises InputError for another shape,
+        ContextError for more positions than there is room for.
         """
+        _, _, heads, context, width = self.data.shape
+        if k.shape != v.shape or k.shape[1:] != (heads, width):
+            raise InputError(
+                f"keys {list(k.shape)} and values {list(v.shape)}",
+                fix=f"Both must be [positions, {heads}, {width}].",
+            )
         end = start + len(k)
+        if start < 0 or end > context:
+            raise ContextError(
+                f"{plural(len(k), 'position')} at position {start} do not fit in a cache of "
+                f"{context}",
+                fix="Shorten the prompt or ask for a larger context.",
+            )
         keys, values = self.data[layer]
         keys[:, start:end] = k.swapaxes(0, 1)
         values[:, start:end] = v.swapaxes(0, 1)

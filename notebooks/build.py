@@ -16,6 +16,7 @@ from difflib import SequenceMatcher
 from itertools import product
 from pathlib import Path
 from subprocess import DEVNULL
+from typing import Any
 
 import jupytext
 import nbformat
@@ -26,7 +27,7 @@ from nbformat import NotebookNode
 from llambda.course.private_home import private_home
 from llambda.errors import LlambdaError
 from llambda.fetch import KNOWN
-from llambda.paths import atomic_write
+from llambda.paths import atomic_write, file_error
 from stored_outputs import cell_name, clean, output_complaints
 
 FOLDER = Path(__file__).parent
@@ -91,17 +92,16 @@ def record(twin: Path, max_seconds: float = MAX_SECONDS) -> tuple[float, int]:
     stored, and when it takes too long.
     """
     target = twin.parents[1] / f"{twin.stem}.ipynb"
-    notebook = read_twin(twin.read_text("utf-8"))
-    try:
-        old = nbformat.read(target, as_version=4).cells if target.exists() else []
-    except ValueError as error:
-        fix = "Take it back out of git, so that its cells keep their ids, or delete it."
-        raise RecordingError("not a readable notebook", where=target.name, fix=fix) from error
-    for cell, name in zip(notebook.cells, cell_ids(old, notebook.cells), strict=True):
+    notebook = readable_twin(twin)
+    for cell, name in zip(notebook.cells, cell_ids(old_cells(target), notebook.cells), strict=True):
         cell.id = name
     seconds = execute(notebook, twin.stem, target.parent)
-    for cell in notebook.cells:
-        clean(cell)
+    for index, cell in enumerate(notebook.cells):
+        try:
+            clean(cell)
+        except ValueError as error:
+            where = f"{twin.stem}, {cell_name(index, cell)}"
+            raise RecordingError(str(error), where=where, fix="Nothing was written.") from error
     complaints = [c for i, cell in enumerate(notebook.cells) for c in output_complaints(i, cell)]
     if complaints:
         raise RecordingError("; ".join(complaints), where=twin.stem, fix="Nothing was written.")
@@ -112,10 +112,28 @@ def record(twin: Path, max_seconds: float = MAX_SECONDS) -> tuple[float, int]:
             fix="Nothing was written. If it had to compile, run it again; else make it shorter.",
         )
     notebook.metadata = nbformat.from_dict(METADATA)
-    nbformat.validate(notebook)
+    try:
+        nbformat.validate(notebook)
+    except nbformat.ValidationError as error:
+        what = f"it would be no valid notebook: {error.message}"
+        raise RecordingError(what, where=twin.stem, fix="Nothing was written.") from error
     with atomic_write(target) as file:
         file.write((nbformat.writes(notebook) + "\n").encode())
     return seconds, len(notebook.cells)
+
+
+def readable_twin(path: Path) -> NotebookNode:
+    """The cells of a twin. Raises LlambdaError for a file that is none."""
+    try:
+        return read_twin(path.read_text("utf-8"))
+    except OSError as error:
+        raise file_error(error, path) from error
+    except UnicodeDecodeError as error:
+        what = f"byte {error.start} is no UTF-8"
+        raise RecordingError(what, where=path.name, fix="Save it as UTF-8.") from error
+    except Exception as error:  # jupytext's are of many kinds: of tags that are no list, for one
+        what = f"jupytext cannot read it: {str(error).partition(chr(10))[0]}"
+        raise RecordingError(what, where=path.name, fix="Look at its cell marks.") from error
 
 
 def read_twin(text: str) -> NotebookNode:
@@ -126,6 +144,25 @@ def read_twin(text: str) -> NotebookNode:
         cell.metadata = NotebookNode(tags=tags) if tags else NotebookNode()
     notebook.update(nbformat=4, nbformat_minor=5)
     return notebook
+
+
+def old_cells(path: Path) -> list[NotebookNode]:
+    """The cells of a notebook as it was recorded before; none if it was not.
+
+    Raises RecordingError for what is no notebook: its cells may have ids that others refer to.
+    """
+    if not path.exists():
+        return []
+    try:
+        cells = nbformat.read(path, as_version=4).cells
+        for cell in cells:
+            "".join((cell.cell_type, cell.source, cell.get("id", "")))  # all three are text
+    except OSError as error:
+        raise file_error(error, path) from error
+    except Exception as error:  # nbformat has a different one for every kind of damage
+        fix = "Take it back out of git, so that its cells keep their ids, or delete it."
+        raise RecordingError("not a readable notebook", where=path.name, fix=fix) from error
+    return cells
 
 
 def cell_ids(old: list[NotebookNode], new: list[NotebookNode]) -> list[str]:
@@ -173,7 +210,7 @@ def execute(notebook: NotebookNode, name: str, folder: Path) -> float:
         nonlocal running
         running = cell_index
 
-    client = NotebookClient(
+    client = Client(
         notebook,
         timeout=CELL_TIMEOUT,
         kernel_name="python3",
@@ -191,9 +228,26 @@ def execute(notebook: NotebookNode, name: str, folder: Path) -> float:
     except (CellTimeoutError, DeadKernelError) as error:
         failure = str(error).splitlines()[0]
     else:
-        return time.perf_counter() - begin
+        if client.unfit is None:
+            return time.perf_counter() - begin
+        running, failure = client.unfit
     where = f"{name}, {cell_name(running, notebook.cells[running])}"
     raise RecordingError(failure, where=where, fix="Nothing was written.")
+
+
+class Client(NotebookClient):
+    """A client that remembers which cell showed what no notebook can hold, and goes on."""
+
+    unfit: tuple[int, str] | None = None
+
+    def process_message(
+        self, msg: dict[str, Any], cell: NotebookNode, cell_index: int
+    ) -> NotebookNode | None:
+        try:
+            return super().process_message(msg, cell, cell_index)
+        except nbformat.ValidationError as error:
+            self.unfit = self.unfit or (cell_index, f"an output is not valid: {error.message}")
+            return None
 
 
 if __name__ == "__main__":

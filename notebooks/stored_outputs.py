@@ -10,6 +10,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 from PIL import Image
 
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHECKOUT = Path(__file__).resolve().parents[1]
 MACHINE_PATH = r"(?<![\w.}])/(?:home|mnt|opt|private|root|tmp|usr|var|Users)/\w[^\s'\"]*"
 
@@ -20,17 +21,28 @@ def cell_name(index: int, cell: NotebookNode) -> str:
 
 
 def clean(cell: NotebookNode) -> None:
-    """Drop what differs between two runs that print the same."""
+    """Drop what differs between two runs that print the same. ValueError for what is no picture."""
     cell.metadata.pop("execution", None)
     for output in cell.get("outputs", []):
-        if png := output.get("data", {}).get("image/png"):
-            plain = base64.b64encode(plain_png(base64.b64decode(png)))
+        if (png := output.get("data", {}).get("image/png")) is not None:
+            plain = base64.b64encode(plain_png(png_bytes(png)))
             output.data["image/png"] = plain.decode() + "\n"
+
+
+def png_bytes(text: object) -> bytes:
+    """The PNG file that an output holds as text. ValueError if it does not even begin like one."""
+    data = base64.b64decode(text) if isinstance(text, str) and text.isascii() else b""
+    if not data.startswith(SIGNATURE):
+        raise ValueError("what is shown as a PNG picture is none")
+    return data
 
 
 def plain_png(png: bytes) -> bytes:
     """The same picture in at most 256 colours, a third of the size, without dates and texts."""
-    drawn = Image.open(io.BytesIO(png)).convert("RGB")
+    try:
+        drawn = Image.open(io.BytesIO(png)).convert("RGB")
+    except Exception as error:  # Pillow has a different one for every kind of damage
+        raise ValueError("what is shown as a PNG picture is damaged") from error
     plain = io.BytesIO()
     drawn.quantize(256, dither=Image.Dither.NONE).save(plain, "PNG", optimize=True)
     return plain.getvalue()

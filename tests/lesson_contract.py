@@ -12,6 +12,7 @@ import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 
 import nbformat
@@ -25,7 +26,9 @@ NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 MAX_LINES = 20  # of a code cell
 MAX_MEDIAN = 6
 MAX_COPIED = 3  # lines of a function that two notebooks may both define
+TELLING = 10  # characters of an expression that nobody writes twice by chance
 
+FETCH = "llambda fetch smollm2"
 TAGS = {"nbval-ignore-output", "real", "core", "exercise", "checker"}
 SECTIONS = ["Build", "Check", "Profile", "Break it", "Exercises", "Recap"]
 TWIN_HEADER = """\
@@ -46,15 +49,29 @@ FRONT = re.compile(
     r"(?s:.*)\*\*You will build\*\*(?s:.*)\*\*You will be able to\*\*(?s:.*)\*\*You need\*\*"
     r"(?s:.*)\n\*\d+ minutes · difficulty [1-5] of 5\*(?s:.*)"
 )
+TEXT = r"(?=\S)(?:(?!</?(?i:details|summary))[\s\S])+?"  # that opens and closes no fold
 FOLDED = re.compile(
-    r"<details><summary>Hint</summary>\n\n\S.*?\n\n</details>\n{1,2}"
-    r"<details><summary>Solution</summary>\n\n```python\n(?P<code>.+?)\n```\n\n\S.*?\n\n</details>",
-    re.DOTALL,
+    rf"<details><summary>Hint</summary>\n\n{TEXT}\n\n</details>\n{{1,2}}"
+    rf"<details><summary>Solution</summary>\n\n```python\n(?P<code>{TEXT})\n```\n\n"
+    rf"{TEXT}\n\n</details>"
 )
+DRAWING = re.compile(r"llambda\.course\.(figures|picture|progress|plots\.finish)\b")
+PYTHON_BLOCK = re.compile(r"(?ms)^```python\n(.*?)^```")
 NOT_THE_SAME_EVERYWHERE = {
     "an address": re.compile(r"\bat 0x[0-9a-f]+|\b0x[0-9a-f]{9,}", re.IGNORECASE),
-    "a duration": re.compile(r"\d ?(?:ms|[uµμ]s|ns)\b|\d (?:s|sec|seconds?)\b|\b(?:Wall|CPU) time"),
-    "a speed": re.compile(r"\d ?(?:tok|tokens|[kKMGT]?(?:B|FLOPs?)|it)/s"),
+    "a duration": re.compile(
+        r"\d ?(?:ms|[uµμ]s|ns)\b|\d (?:s|sec|(?:milli|micro|nano)?seconds?|minutes?|hours?)\b"
+        r"|\d\.\d+(?:s|sec)\b|\b\d{1,3}s\b|\dmin\b|\b\d+:\d\d:\d\d\b|\b(?:Wall|CPU) time"
+    ),
+    "a speed": re.compile(
+        r"\d ?[A-Za-z]+ ?/ ?s(?:ec(?:ond)?)?\b|\d(?: \w+)? (?:a|per) second\b"
+        r"|\d ?[kMGT]?(?:FLOPS|Hz|bps)\b"
+    ),
+    "a comparison of speeds": re.compile(
+        r"(?:\btimes|\btwice|\bhalf|\d ?[x×%]?) ?(?:as (?:fast|slow)|faster|slower|quicker)\b"
+        r"|\b(?:faster|slower|quicker|speed-?up)[:=]? ?(?:(?:by|of|is) )?(?:a factor of )?\d",
+        re.IGNORECASE,
+    ),
     "a NumPy scalar's repr": re.compile(r"\bnp\.(?:bool|float|int|str|uint)\w*\("),
     "a warning": re.compile(r"\b\w*Warning\b"),
 }
@@ -107,8 +124,13 @@ def tags(cell: NotebookNode) -> list[str]:
 
 def tree(cell: NotebookNode) -> ast.Module:
     """A cell's syntax; empty where it is no Python (see `python_complaints`)."""
+    return parsed(cell.source)
+
+
+def parsed(text: str) -> ast.Module:
+    """The syntax of a text; empty where it is no Python."""
     try:
-        return ast.parse(cell.source)
+        return ast.parse(text)
     except SyntaxError:
         return ast.Module([], [])
 
@@ -131,9 +153,14 @@ def headings(lesson: Lesson, mark: str) -> list[tuple[int, str]]:
         (index, line.removeprefix(mark).strip())
         for index, cell in enumerate(lesson.cells)
         if cell.cell_type == "markdown"
-        for line in re.sub(r"(?ms)^```.*?^```", "", cell.source).splitlines()
+        for line in outside_code(cell.source).splitlines()
         if line.startswith(mark)
     ]
+
+
+def outside_code(text: str) -> str:
+    """A markdown text without its blocks of code."""
+    return re.sub(r"(?ms)^```.*?^```", "", text)
 
 
 def exercise_cells(lesson: Lesson) -> dict[str, list[NotebookNode]]:
@@ -242,6 +269,49 @@ def stored_complaints(lesson: Lesson) -> list[str]:
     return [c for i, cell in enumerate(lesson.cells) for c in output_complaints(i, cell)]
 
 
+def shown_complaints(lesson: Lesson) -> list[str]:
+    """What readers are to see is stored, above all where nothing compares it: real, and drawn."""
+    names, complaints = drawing_names(lesson), []
+    for name, cell in lesson.code:
+        kinds = {kind for output in cell.outputs for kind in output.get("data", {})}
+        printed = "\n".join(output_texts(cell))
+        if "nbval-ignore-output" in tags(cell) and not cell.outputs and gives_something(cell):
+            complaints.append(f"{name}: shows nothing; its outputs are lost")
+        if draws(cell, names) and "image/png" not in kinds:
+            complaints.append(f"{name}: draws, and no picture is stored")
+        if FETCH in printed:
+            complaints.append(f"{name}: recorded without the real model")
+    return complaints
+
+
+def gives_something(cell: NotebookNode) -> bool:
+    """Whether a cell prints, or ends in an expression."""
+    body = tree(cell).body
+    return bool(calls(cell, "print") or (body and isinstance(body[-1], ast.Expr)))
+
+
+def drawing_names(lesson: Lesson) -> dict[str, str]:
+    """What a lesson imports to draw with, functions or modules: name -> where it comes from."""
+    found = {}
+    for _, cell in lesson.code:
+        for node in ast.walk(tree(cell)):
+            for alias in node.names if isinstance(node, ast.ImportFrom) else []:
+                if match := DRAWING.match(f"{node.module}.{alias.name}"):
+                    found[alias.asname or alias.name] = match[1]
+    return found
+
+
+def draws(cell: NotebookNode, names: dict[str, str]) -> bool:
+    """Whether a cell calls what draws. Of figures, `x = parts(...)` only computes."""
+    nodes = list(ast.walk(tree(cell)))
+    statements = [node.value for node in nodes if isinstance(node, ast.Expr)]
+    for call in (node for node in nodes if isinstance(node, ast.Call)):
+        origin = names.get(ast.unparse(call.func).partition(".")[0])
+        if origin is not None and (origin != "figures" or call in statements):
+            return True
+    return False
+
+
 def compared_complaints(lesson: Lesson) -> list[str]:
     """What nbval compares is the same on every machine and in every run.
 
@@ -290,7 +360,7 @@ def says_how_to_fetch(cell: NotebookNode) -> bool:
     branches = [node for node in ast.walk(tree(cell)) if isinstance(node, ast.If)]
     return any(
         "is_here" in ast.unparse(branch.test)
-        and any("llambda fetch smollm2" in ast.unparse(line) for line in branch.orelse)
+        and any(FETCH in ast.unparse(line) for line in branch.orelse)
         for branch in branches
     )
 
@@ -374,6 +444,67 @@ def exercise_complaints(lesson: Lesson) -> list[str]:
     return complaints
 
 
+def fold_complaints(lesson: Lesson) -> list[str]:
+    """What is folded is closed, and closed where it ends; no solution is anywhere in the open."""
+    complaints = []
+    for index, cell in enumerate(lesson.cells):
+        if cell.cell_type == "markdown":
+            marks = re.findall(r"(?i)</?details\b[^>]*>", outside_code(cell.source))
+            if marks != ["<details>", "</details>"] * (len(marks) // 2):
+                complaints.append(f"{cell_name(index, cell)}: folds are {' '.join(marks)}")
+    for number, cells in exercise_cells(lesson).items():
+        for folded in cells:
+            if match := FOLDED.fullmatch(folded.source):
+                others = [(i, c) for i, c in enumerate(lesson.cells) if c is not folded]
+                complaints += [
+                    f"{cell_name(index, cell)}: holds the solution of {number}"
+                    for index, cell in others
+                    if gives_away(cell, match["code"])
+                ]
+    return complaints
+
+
+def gives_away(cell: NotebookNode, solution: str) -> bool:
+    """Whether a cell, or what it shows, holds a solution, its value, or one of its functions."""
+    shown = "".join(map(squeezed, [cell.source, *map(plain, output_texts(cell))]))
+    if any(squeezed(part) in shown for part in telling_parts(solution)):
+        return True
+    code = [cell.source] if cell.cell_type == "code" else PYTHON_BLOCK.findall(cell.source)
+    bodies = {what_it_does(each) for each in function_nodes(solution)}
+    return any(what_it_does(each) in bodies for text in code for each in function_nodes(text))
+
+
+def plain(text: str) -> str:
+    """What is read of an output that may be HTML, as shown source is."""
+    return unescape(re.sub(r"<style>.*?</style>|</?\w[^<>]*>", "", text, flags=re.DOTALL))
+
+
+def squeezed(text: str) -> str:
+    """A text without comments and spaces."""
+    return re.sub(r"#.*|\s", "", text)
+
+
+def telling_parts(solution: str) -> Iterator[str]:
+    """The whole of a solution; and of one line, `answer = ...`, what is assigned."""
+    yield solution
+    match parsed(solution).body:
+        case [ast.Assign(value=value)] if len(ast.unparse(value)) >= TELLING:
+            yield ast.get_source_segment(solution, value)
+
+
+def function_nodes(text: str) -> Iterator[ast.FunctionDef]:
+    """The functions and methods of a text that do more than one thing; none if it is no Python."""
+    for node in ast.walk(parsed(text)):
+        if isinstance(node, ast.FunctionDef) and "\n" in what_it_does(node):
+            yield node
+
+
+def what_it_does(function: ast.FunctionDef) -> str:
+    """A function's body without its docstring."""
+    body = function.body[ast.get_docstring(function) is not None :]
+    return ast.unparse(ast.Module(body, []))
+
+
 def answers_given(lesson: Lesson) -> Iterator[str]:
     """Names of answers that a cell before the stub binds: if the stub fails, that is judged."""
     bound: set[str] = set()
@@ -435,6 +566,7 @@ CHECKS = [
     python_complaints,
     import_complaints,
     stored_complaints,
+    shown_complaints,
     compared_complaints,
     tag_complaints,
     front_complaints,
@@ -442,6 +574,7 @@ CHECKS = [
     habit_complaints,
     size_complaints,
     exercise_complaints,
+    fold_complaints,
 ]
 
 
@@ -454,8 +587,7 @@ def copied_complaints(lessons: Sequence[Lesson]) -> list[str]:
     complaints = []
     for lesson in lessons:
         for function in functions(lesson):
-            body = function.body[ast.get_docstring(function) is not None :]
-            what = ast.unparse(ast.Module(body, []))
+            what = what_it_does(function)
             place = f"{lesson.name}: {function.name}"
             before = seen.setdefault(what, place)
             if not before.startswith(lesson.name) and what not in ("", "..."):

@@ -58,6 +58,7 @@ from llambda.fetch import KNOWN
 if KNOWN["smollm2"].is_here:
     model = llambda.load("smollm2")
     assert model
+    print(model)
 else:
     print("smollm2 is not here; get it with: llambda fetch smollm2")
 
@@ -144,8 +145,11 @@ def made(text: str = MADE_UP, name: str = "00_your_machine") -> Lesson:
         cell.id = new
     for count, cell in enumerate(code, 1):
         cell.execution_count = count
+        tags = cell.metadata.get("tags", [])
         if "engine_picture(" in cell.source:
             cell.outputs = [shown("image/png", "iVBORw0KGgo=")]
-        if "checker" in cell.metadata.get("tags", []):
+        elif "checker" in tags:
             cell.outputs = [stream("00.1 not attempted yet\n")]
+        elif "nbval-ignore-output" in tags:
+            cell.outputs = [stream("what it showed\n")]
     return Lesson(name, notebook, read_twin(text), text, [ceiling])

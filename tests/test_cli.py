@@ -1,6 +1,5 @@
 """The command line: what it prints where, its exit status, and that nothing escapes it."""
 
-import contextlib
 import io
 import itertools
 import json
@@ -12,12 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gguf
 import gguf_bytes as raw
 import numpy as np
 import pytest
+from command import Result, assert_one_clear_line, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import END, START, STOP, TOKENS, small_tensors, write_small
@@ -32,23 +32,6 @@ STATS = ["prompt_tokens", "new_tokens", "load_s", "prefill_s", "first_token_s", 
          "tokens_per_s", "peak_rss_mb", "threads", "engine", "seed"]  # fmt: skip
 GREEDY = ["--temperature", "0"]
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-def run(*argv: object) -> Result:
-    """One command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = cli.main([str(each) for each in argv])
-        except SystemExit as exit:
-            status = exit.code
-    return Result(status, out.getvalue(), err.getvalue())
 
 
 COMMAND = [sys.executable, "-m", "llambda"]
@@ -66,16 +49,6 @@ def run_process(*argv: Any, **options: Any) -> Result:
         **options,
     )
     return Result(done.returncode, (done.stdout or b"").decode("utf-8"), done.stderr.decode())
-
-
-def assert_one_clear_line(result: Result, words: str = "") -> None:
-    """Exit status 1, nothing on stdout, and one line on stderr that is not about us."""
-    assert result.status == 1
-    assert result.out == ""
-    assert re.fullmatch(r"llambda: [^\n]+\n", result.err), result.err
-    assert "Traceback" not in result.err
-    assert "internal error" not in result.err
-    assert words in result.err
 
 
 def one_json_line(result: Result) -> Any:

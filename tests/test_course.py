@@ -2,18 +2,22 @@
 
 import json
 import os
+import re
 import struct
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 import pytest
+from numba import njit
 
 import llambda
-from llambda import cache
+from llambda import cache, paths
 from llambda.cache import KVCache
 from llambda.check import first_divergence, trace_engine
 from llambda.course import exercises, ledger, picture, predictions, progress, sources
@@ -32,6 +36,7 @@ from llambda.engines import RUNGS
 from llambda.engines.naive import NaiveEngine
 from llambda.errors import LlambdaError
 from llambda.ladder import Rung
+from llambda.simd.arithmetic import fma
 
 matplotlib.use("Agg")
 
@@ -121,6 +126,19 @@ def test_a_number():
     assert "too small" in explanation(expect_number, -1, 10.0, mistakes)
     assert "a number is wanted" in explanation(expect_number, "ten", 10.0, mistakes)
     assert "too" in explanation(expect_number, float("nan"), 10.0, mistakes)
+    assert "too large" in explanation(expect_number, 10**400, 10.0, mistakes)
+    assert "too small" in explanation(expect_number, -(10**400), 10.0, mistakes)
+
+
+def test_an_error_that_cannot_say_what_it_is():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    def judge(answer: Any) -> str:
+        raise Mute
+
+    assert "Mute: (its text raises another error)" in verdict(judge, 4)
 
 
 def test_choices():
@@ -132,6 +150,25 @@ def test_choices():
     assert explanation(expect_choices, {"a": 2, "b": 2}, right, mistakes).startswith("a: look")
     assert explanation(expect_choices, {"a": 1}, right, mistakes) == "b is missing."
     assert "a dict" in explanation(expect_choices, 7, right, mistakes)
+
+
+@pytest.mark.parametrize(
+    "given", [["avx2"], {"avx2"}, {"avx2": 1}, ("avx2",), np.array(["avx2", "avx2"]), None, len]
+)
+def test_a_choice_that_is_no_choice(given: Any):
+    """Some of these have no hash, and a comparison with an array is no answer."""
+    right, mistakes = {"laptop": "avx2"}, {("laptop", "portable"): "it has all three flags."}
+    said = explanation(expect_choices, {"laptop": given}, right, mistakes)
+    assert said == f"laptop: one choice is wanted, by itself, and {shown(given)} is none."
+
+
+def test_a_choice_may_be_a_number_of_any_kind():
+    right, mistakes = {"row": 36, "column": 576}, {("column", 36): "each takes its own line."}
+    expect_choices({"row": np.int64(36), "column": 576.0}, right, mistakes)
+    for given in (36, np.float32(36), np.array(36)):
+        said = explanation(expect_choices, {"row": 36, "column": given}, right, mistakes)
+        assert said == "column: each takes its own line."
+    assert explanation(expect_choices, {"row": True}, {"row": 1}, {}) == "row: look at it again."
 
 
 def test_calls_are_compared_with_known_mistakes():
@@ -413,6 +450,77 @@ def test_the_source_of_a_finished_form():
     assert "\n    " in text
 
 
+class Decorated:
+    @property
+    def as_property(self) -> None: ...
+
+    @cached_property
+    def as_cached_property(self) -> None: ...
+
+    @staticmethod
+    def as_static_method() -> None: ...
+
+    @classmethod
+    def as_class_method(cls) -> None: ...
+
+
+@contextmanager
+def as_context() -> Iterator[None]:
+    yield
+
+
+@njit(nogil=True)
+def as_compiled(x: int) -> int:
+    return x
+
+
+@contextmanager
+@lru_cache
+def as_both() -> Iterator[None]:
+    yield
+
+
+as_partial = partial(as_context)
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        *(Decorated.__dict__[name] for name in vars(Decorated) if name.startswith("as_")),
+        Decorated.as_class_method,
+        as_context,
+        as_compiled,
+        as_both,
+    ],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_decorators_hide_no_source(thing: Any, monkeypatch: pytest.MonkeyPatch):
+    """What is shown is this file's, and not that of whoever wrote the decorator."""
+    monkeypatch.setattr(sources, "PACKAGE", Path(__file__).parent)
+    place, text = sources.source(thing)
+    assert re.fullmatch(r"tests/test_course\.py, line \d+", place)
+    assert text.startswith("@")
+    assert re.search(r"\ndef as_", text)
+
+
+def test_a_partial_is_shown_as_what_it_calls(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sources, "PACKAGE", Path(__file__).parent)
+    assert sources.source(as_partial) == sources.source(as_context)
+
+
+def test_decorated_things_of_the_package():
+    assert "@contextmanager\ndef atomic_write" in sources.source(paths.atomic_write)[1]
+    place, text = sources.source(fma)
+    assert place.startswith("llambda/simd/arithmetic.py, line ")
+    assert "def fma(" in text
+
+
+@pytest.mark.parametrize("thing", [len, np.mean, json, 3, "text", stub])
+def test_what_is_not_of_the_package_is_not_shown(thing: Any):
+    with pytest.raises(LlambdaError, match=r"is not written in llambda\. In a notebook,"):
+        sources.source(thing)
+
+
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The figures that would have been displayed."""
@@ -471,3 +579,20 @@ def test_a_damaged_speed_is_measured_again(measured: list[str], drawn: list[Any]
     file.write_text(json.dumps(entry | {"value": "fast"}))
     progress.ladder_so_far("naive")
     assert measured == ["naive", "naive"]
+
+
+def assert_ceiling_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One token a second for each byte that is stored for a weight, a tied one counted once."""
+    with llambda.load(name) as model:
+        nbytes = sum(tensor.nbytes for tensor in model.weights.unique())
+    monkeypatch.setattr(progress, "bandwidth", lambda: {"1": 1.0 * nbytes, "2": 3.0 * nbytes})
+    monkeypatch.delattr(progress, "load")  # a whole model is more than the sum needs
+    assert progress.ceiling(name) == 3.0
+
+
+def test_the_ceiling_of_the_tiny_model(monkeypatch: pytest.MonkeyPatch):
+    assert_ceiling_of("tiny", monkeypatch)
+
+
+def test_the_ceiling_of_the_real_model(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert_ceiling_of("smollm2", monkeypatch)

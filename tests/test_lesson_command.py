@@ -16,43 +16,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import command
 import pytest
+from command import Result, assert_one_clear_line
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-from llambda import cli, paths
+from llambda import paths
 from llambda.course import copies, execution, lessons
 
 AS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-def run(*argv: object) -> Result:
-    """`llambda lesson ...` in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = cli.main(["lesson", *map(str, argv)])
-        except SystemExit as exit:
-            status = exit.code
-    return Result(status, out.getvalue(), err.getvalue())
-
-
-def assert_one_clear_line(result: Result, *words: str) -> None:
-    """Exit status 1, nothing on stdout, and one line on stderr that is not about us."""
-    assert (result.status, result.out) == (1, "")
-    assert re.fullmatch(r"llambda: [^\n]+\n", result.err), result.err
-    assert "internal error" not in result.err
-    for each in words:
-        assert each in result.err
+run = partial(command.run, "lesson")
 
 
 # ---------------------------------------------------------------- small notebooks
@@ -247,19 +227,46 @@ def test_a_damaged_copy(damaged: tuple[Path, bytes, str]):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: COPY.mkdir(), "a folder where a file is needed"),
-        (lambda: os.mkfifo(COPY), "a pipe or device"),
-        (lambda: COPY.symlink_to("nowhere"), "no such file"),
+        (lambda: COPY.mkdir(), "a folder, and no notebook"),
+        (lambda: os.mkfifo(COPY), "a pipe or device, and no notebook"),
+        (lambda: COPY.symlink_to("nowhere"), "a link that leads nowhere, and no notebook"),
+        (lambda: COPY.symlink_to(COPY.name), "a link that leads nowhere, and no notebook"),
+        (lambda: COPY.symlink_to(os.devnull), "a pipe or device, and no notebook"),
     ],
 )
 def test_what_is_no_file_in_the_place_of_a_copy(make: Callable[[], None], words: str):
     COPY.parent.mkdir()
     make()
-    assert f"the copy cannot be read: {words}" in run("list").out
-    assert_one_clear_line(run("check", 0), str(COPY), words)
+    before = COPY.lstat()
+    assert f"the copy cannot be read: {words}\n" in run("list").out
+    assert_one_clear_line(run("check", 0), f"{COPY}: {words}. For a new copy", "start 00 --force")
     assert_one_clear_line(run("start", 0), str(COPY), "there is a copy already")
-    assert_one_clear_line(run("start", 0, "--force"), str(COPY), words)
     assert names() == [COPY.name]
+    assert run("start", 0, "--force").status == 0
+    kept = COPY.with_suffix(".1.ipynb").lstat()
+    assert (kept.st_ino, kept.st_mode) == (before.st_ino, before.st_mode)
+    assert "0 of 3" in run("list").out
+
+
+def test_a_huge_copy_is_not_read():
+    copy_with(code("my work"))
+    os.truncate(COPY, 10**10)  # a hole: it takes no room on the disk
+    words = "a notebook of more than 50 MB"
+    assert f"the copy cannot be read: {words}\n" in run("list").out
+    assert_one_clear_line(run("check", 0), f"{COPY}: {words}. Clear the outputs of its cells")
+    assert run("start", 0, "--force").status == 0
+    kept = COPY.with_suffix(".1.ipynb")
+    assert kept.stat().st_size == 10**10
+    with kept.open("rb") as file:
+        assert b"my work" in file.read(10_000)
+
+
+def test_the_largest_copy_that_is_read(monkeypatch: pytest.MonkeyPatch):
+    copy_with(*exercise("00.1", SOLVED), code("#" * 10_000))  # more than the lesson itself has
+    monkeypatch.setattr(lessons, "MOST_BYTES", COPY.stat().st_size)
+    assert "1 of 3" in run("list").out
+    monkeypatch.setattr(lessons, "MOST_BYTES", COPY.stat().st_size - 1)
+    assert "the copy cannot be read" in run("list").out
 
 
 @pytest.mark.parametrize("argv", [["list"], ["start", 0], ["check", 0]], ids=str)
@@ -334,6 +341,16 @@ def test_start_makes_a_copy_without_outputs(shelf: Path):
     assert run("list").out.splitlines()[0].endswith("0 of 3 exercises solved")
 
 
+def test_half_a_character_is_copied_as_it_is(shelf: Path):
+    halves = notebook(FIRST, markdown("\ud83d"), code("'\udcff'", printed="\ud83d"))
+    (shelf / "00_your_machine.ipynb").write_bytes(halves)
+    for force in ([], ["--force"]):
+        assert run("start", 0, *force).status == 0
+    cells = json.loads(COPY.read_text("utf-8"))["cells"]
+    assert (cells[1]["source"], cells[2]["source"]) == ("\ud83d", ["'\udcff'"])
+    assert run("list").out.splitlines()[0].endswith("0 of 0 exercises solved")
+
+
 @pytest.mark.parametrize("number", ["4", "04", "004"])
 def test_a_number_may_have_zeros(number: str):
     assert run("start", number).status == 0
@@ -383,14 +400,35 @@ def test_force_keeps_every_former_copy():
     assert not Path("llambda-lessons/nowhere").exists()
 
 
-def test_force_on_a_link_loses_nothing(tmp_path: Path):
+def test_force_on_a_link_changes_nothing_behind_it(tmp_path: Path):
+    """What it leads to stands elsewhere: a copy of somebody else, or the lesson itself."""
     work = tmp_path / "work.ipynb"
     work.write_bytes(b"my work")
     COPY.parent.mkdir()
     COPY.symlink_to(work)
     assert run("start", 0, "--force").status == 0
-    assert COPY.with_suffix(".1.ipynb").read_bytes() == b"my work"
-    assert not COPY.with_suffix(".1.ipynb").is_symlink()
+    assert work.read_bytes() == b"my work"
+    assert COPY.with_suffix(".1.ipynb").readlink() == work
+    assert not COPY.is_symlink() and "0 of 3" in run("list").out
+
+
+def test_a_link_to_a_copy_is_a_copy(tmp_path: Path):
+    copy_with(*exercise("00.1", SOLVED))
+    COPY.rename(tmp_path / "work.ipynb")
+    COPY.symlink_to(tmp_path / "work.ipynb")
+    assert "1 of 3" in run("list").out
+
+
+def test_a_copy_that_cannot_be_moved_stays(monkeypatch: pytest.MonkeyPatch):
+    copy_with(code("my work"))
+    before = COPY.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", fail)
+    assert_one_clear_line(run("start", 0, "--force"), f"{COPY}: permission denied")
+    assert (names(), COPY.read_bytes()) == ([COPY.name], before)
 
 
 def test_force_without_a_copy_just_starts():
@@ -448,27 +486,19 @@ def test_without_jupyterlab_start_says_how_to_get_it(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
-@pytest.mark.parametrize("writes", [0, 1])
-def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch, moment: str, writes: int):
-    """It is full at once, or only when the former copy has been kept."""
+def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch, moment: str):
+    """It is full when the former copy has another name already."""
     owner: Any = {"fsync": os, "replace": Path}[moment]
-    real, calls = getattr(owner, moment), iter(range(9))
 
-    def fail(*arguments: Any) -> Any:
-        if next(calls) < writes:
-            return real(*arguments)
+    def fail(*_: object) -> None:
         raise FULL
 
     copy_with(code("my work"))
     before = COPY.read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, moment, fail)
-        assert_one_clear_line(run("start", 0, "--force"), "no space left on this disk")
-    assert COPY.read_bytes() == before
-    assert names() == [COPY.name]
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, moment, lambda *_: fail())
-        assert_one_clear_line(run("start", 4), "04_forward.ipynb: no space left on this disk")
+    monkeypatch.setattr(owner, moment, fail)
+    assert_one_clear_line(run("start", 0, "--force"), f"{COPY}: no space left on this disk")
+    assert (names(), COPY.read_bytes()) == ([COPY.name], before)
+    assert_one_clear_line(run("start", 4), "04_forward.ipynb: no space left on this disk")
     assert names() == [COPY.name]
 
 
@@ -691,6 +721,8 @@ def test_no_place_for_the_kernels_files(monkeypatch: pytest.MonkeyPatch):
 NOISE = """
 import os, sys, warnings
 from pathlib import Path
+from IPython.display import display
+display({"image/png": 5}, raw=True)  # nothing that a notebook could hold
 warnings.warn("a warning")
 print("00.3 solved. On stderr it does not count.", file=sys.stderr)
 os.system("echo a child speaks; echo loudly >&2")
@@ -726,6 +758,7 @@ def test_check_runs_the_copy_and_leaves_nothing(
         code("print('x' * 60_000)"),
         *exercise("00.1", source=CHECK.format(n=1, answer="...")),
         code("undefined"),
+        code("x = '\ud800'"),
         code("input()"),
         *exercise("00.2", source=CHECK.format(n=2, answer="42")),
         code("from IPython.display import clear_output\nwhile True: print('on', flush=True)"),
@@ -736,14 +769,15 @@ def test_check_runs_the_copy_and_leaves_nothing(
     assert out.splitlines()[0] == (
         "cell 6 (undefined) raised NameError: name 'undefined' is not defined"
     )
-    assert out.splitlines()[1].startswith("cell 7 (input()) raised StdinNotImplementedError: ")
-    assert out.splitlines()[2:] == [
+    assert out.splitlines()[1].startswith(r"cell 7 (x = '\ud800') raised UnicodeEncodeError: ")
+    assert out.splitlines()[2].startswith("cell 8 (input()) raised StdinNotImplementedError: ")
+    assert out.splitlines()[3:] == [
         "00.1 not attempted yet",
         "00.2 solved. It is 42.",
         "00.3 has no verdict: no checker ran",
         "1 of 3 solved",
     ]
-    words = "cell 10 (from IPython.display import clear_output) writes without end"
+    words = "cell 11 (from IPython.display import clear_output) writes without end"
     assert_one_clear_line(Result(status, "", err), words)
     assert capfd.readouterr() == ("", "")
     assert (COPY.read_bytes(), COPY.stat().st_mtime_ns) == before

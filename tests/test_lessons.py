@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from IPython.display import Code
 from lesson_contract import (
     CHECKS,
     NOTEBOOKS,
@@ -88,6 +89,8 @@ def test_the_made_up_lesson_is_flawless():
 BROKEN = "## Break it: a fault\n#\n# ## Exercises"
 TITLE = "# ### Exercise 00.1 · The ceiling\n"
 CHECKER = '# %% tags=["checker"]\n'
+CLOSED = "# </details>\n#\n"
+FOLD = "# <details><summary>In Lisp</summary>\n#\n# Text\n#\n# </details>\n"
 HINT = "# <details><summary>Hint</summary>\n#\n# Think.\n#\n# </details>\n"
 
 
@@ -150,12 +153,106 @@ HINT = "# <details><summary>Hint</summary>\n#\n# Think.\n#\n# </details>\n"
         ("exercise", "<summary>Solution", "<summary>Answer", "no folded hint"),
         ("exercise", "# ```python\n", "# ```\n", "no folded hint"),
         ("exercise", "# It is two.\n#\n", "", "no folded hint"),
+        ("exercise", "# Think.\n", f"# Think.\n#\n{CLOSED}# Hm.\n", "no folded hint"),
+        ("exercise", "# Think.\n", f"{CLOSED}# Hm.\n", "no folded hint"),
+        ("exercise", "# Think.\n", "# <DETAILS>Think.\n", "no folded hint"),
+        ("exercise", "# ```python\n", f"{CLOSED}# ```python\n", "no folded hint"),
+        ("exercise", "# ```python\n", f"# Hm.\n#\n{CLOSED}# ```python\n", "no folded hint"),
+        ("exercise", "# answer = 2\n", f"# pass\n# ```\n#\n{CLOSED}# answer = 2\n", "no folded"),
+        ("exercise", "# It is two.\n", f"{CLOSED}# It is two.\n", "no folded hint"),
+        ("fold", "# It is two.\n", f"{CLOSED}# It is two.\n", "folds are <details> </details>"),
+        ("fold", "# How many?\n", FOLD.replace("# </details>\n", ""), "folds are <details>"),
+        ("fold", "# How many?\n", FOLD.replace("<details>", "<details open>"), "<details open>"),
+        ("fold", "# How many?\n", FOLD.replace("</details>", "</Details>"), "</Details>"),
+        ("fold", "# How many?\n", FOLD.replace("# Text\n", FOLD), "<details> <details>"),
+        ("fold", "# How many?\n", f"# How many?\n#\n{CLOSED}", "folds are </details>"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_text_is_noticed(check: str, old: str, new: str, complaint: str):
     assert old in MADE_UP
     found = complaints(made(MADE_UP.replace(old, new)))
     assert any(complaint in line for line in found.get(check, [])), found
+
+
+TWO = "answer = 2\n"
+TWICE = "def twice(x):\n    first = x\n    return first + x\n"
+TWICE_AGAIN = TWICE.replace("twice", "again")
+INDENTED = TWICE.replace("def twice(x", "def twice(self, x").replace("\n", "\n    ").rstrip(" ")
+METHOD = f'class Two:\n    """Two."""\n\n    {INDENTED}'
+SUM = "answer = sum(range(10, 110))\n"
+
+
+def commented(text: str) -> str:
+    return "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("solution", "elsewhere"),
+    [
+        (TWO, "# %% [markdown]\n# ```python\n# answer  =  2  # really\n# ```\n"),
+        (TWO, "# %% [markdown]\n# The last line was `answer = 2`.\n"),
+        (TWO, '# %% tags=["core"]\nanswer = 2\n'),
+        (SUM, "# %% [markdown]\n# Ten positions and so on: sum(range(10,110)).\n"),
+        (SUM, "# %%\nprint(sum(range(10, 110)))\n"),
+        (TWICE, "# %%\ndef double(x):\n    first = x  # once\n    return first + x\n"),
+        (TWICE, '# %%\ndef double(y, x):\n    """2 x"""\n    first = x\n    return first + x\n'),
+        (TWICE, f"# %% [markdown]\n# ```python\n{commented(TWICE_AGAIN)}# ```\n"),
+        (TWICE, f"# %% [markdown]\n# ```\n{commented(TWICE)}# ```\n"),
+        (METHOD, "# %%\ndef double(x):\n    first = x\n    return first + x\n"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["# %% [markdown]\n# ## Build", "# %% [markdown]\n# ## Recap"])
+def test_a_solution_in_the_open_is_noticed(solution: str, elsewhere: str, place: str):
+    assert place in MADE_UP
+    folded = MADE_UP.replace("# answer = 2\n", commented(solution))
+    assert complaints(made(folded)) == {}
+    found = complaints(made(folded.replace(place, f"{elsewhere}\n{place}")))
+    assert any(line.endswith("holds the solution of 00.1") for line in found["fold"]), found
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "text/html"])
+def test_a_solution_that_is_shown_is_noticed(kind: str):
+    lesson = made(MADE_UP.replace("# answer = 2\n", commented(TWICE)))
+    text = TWICE if kind == "text/plain" else Code(TWICE, language="python")._repr_html_()
+    give(lesson, "show(", shown(kind, text))
+    assert complaints(lesson)["fold"] == [
+        "cell 6 (import llambda.course): holds the solution of 00.1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("solution", "elsewhere"),
+    [
+        (TWICE, "# %%\ndef double(x):\n    first = x\n    return first - x\n"),
+        ("def twice(x):\n    return 2 * x\n", "# %%\ndef double(x):\n    return 2 * x\n"),  # short
+        ("answer = 2 + 2\n", "# %%\n2 + 2\n"),
+        (TWO, f"# %% [markdown]\n{FOLD}"),
+        (TWO, "# %% [markdown]\n# Open the hint:\n#\n# ```html\n# <details>\n# ```\n"),
+    ],
+)
+def test_what_is_no_solution_may_be_shown(solution: str, elsewhere: str):
+    folded = MADE_UP.replace("# answer = 2\n", commented(solution))
+    place = "# %% [markdown]\n# ## Recap"
+    assert "fold" not in complaints(made(folded.replace(place, f"{elsewhere}\n{place}")))
+
+
+@pytest.mark.parametrize(
+    ("code", "noticed"),
+    [
+        ("from llambda.course.figures.tokens import lanes\n\nlanes(1)", True),
+        ("from llambda.course.figures import tokens as drawn\n\ndrawn.lanes(1)", True),
+        ("from llambda.course.progress import ladder_so_far\n\n_ = ladder_so_far('x')", True),
+        ("from llambda.course.plots import figure, finish\n\nfinish(figure())", True),
+        ("from llambda.course.figures.weights import parts_of\n\nparts = parts_of(1)", False),
+        ("from llambda.course.plots import OURS, figure\n\nfigure(OURS)", False),
+    ],
+)
+def test_a_picture_that_is_lost_is_noticed(code: str, noticed: bool):
+    lesson = made(MADE_UP.replace("double(2)", code))
+    said = "cell 5 (def double(x):): draws, and no picture is stored"
+    assert complaints(lesson).get("shown", []) == [said] * noticed
+    give(lesson, "def double", shown("image/png", "iVBO"))
+    assert "shown" not in complaints(lesson)
 
 
 def cell_with(lesson: Lesson, text: str) -> NotebookNode:
@@ -170,6 +267,7 @@ def give(lesson: Lesson, text: str, *outputs: NotebookNode) -> None:
     cell_with(lesson, text).outputs.extend(outputs)
 
 
+NOT_HERE = stream("smollm2 is not here; get it with: llambda fetch smollm2\n")
 ERROR = nbformat.v4.new_output("error", ename="ValueError", evalue="no", traceback=[])
 
 
@@ -194,6 +292,12 @@ ERROR = nbformat.v4.new_output("error", ename="ValueError", evalue="no", traceba
         ("stored", lambda it: give(it, "double(2)", ERROR), "ends in an error: ValueError"),
         ("stored", lambda it: give(it, "double(2)", stream(f"at {NOTEBOOKS}")), "shows a path"),
         ("stored", lambda it: give(it, "show(", shown("text/plain", "/tmp/x")), "path of this"),
+        ("shown", lambda it: edit(it, "engine_picture(", outputs=[]), "draws, and no picture"),
+        ("shown", lambda it: edit(it, "engine_picture(", outputs=[stream("P")]), "no picture"),
+        ("shown", lambda it: edit(it, "show(", outputs=[]), "its outputs are lost"),
+        ("shown", lambda it: edit(it, "is_here", outputs=[]), "its outputs are lost"),
+        ("shown", lambda it: edit(it, "is_here", outputs=[NOT_HERE]), "without the real model"),
+        ("shown", lambda it: give(it, "double(2)", NOT_HERE), "without the real model"),
         ("tag", lambda it: give(it, "double(2)", shown("image/png", "iVBO")), "to be tagged"),
         ("tag", lambda it: give(it, "double(2)", shown("text/html", "<b>")), "to be tagged"),
         ("exercise", lambda it: edit(it, "check.ceiling", outputs=[]), "stored verdict"),
@@ -218,10 +322,34 @@ def test_a_mistake_in_the_notebook_is_noticed(
         "12 µs",
         "4 seconds",
         "12.5 s",
+        "3.2s",
+        "12ms",
+        "12s",
+        "40 microseconds",
+        "3 minutes",
+        "2min",
+        "0:00:12",
         "Wall time: now",
         "259 tok/s",
+        "259 tokens/s",
+        "4.6 a second",
+        "259 tokens per second",
         "24.1 GB/s",
+        "24.1 GiB/s",
+        "3 it/sec",
         "60 GFLOP/s",
+        "60 GFLOPS",
+        "3.2 GHz",
+        "3.2 times faster",
+        "3.2x faster",
+        "3.2 × faster",
+        "12 % slower",
+        "12% slower",
+        "twice as fast",
+        "many Times Faster",
+        "faster by a factor of 3",
+        "speedup: 3.2",
+        "speed-up of 3",
         "np.float64(0.5)",
         "[np.int32(3)]",
         "DeprecationWarning: old",
@@ -235,7 +363,22 @@ def test_output_that_differs_elsewhere_is_noticed(text: str):
 
 
 @pytest.mark.parametrize(
-    "text", ["0x3c00", "0x7f800000", "96 MB a token", "the 1980s", "3 steps", "259 tokens", "1.5 B"]
+    "text",
+    [
+        "0x3c00",
+        "0x7f800000",
+        "96 MB a token",
+        "the 1980s",
+        "3 steps",
+        "259 tokens",
+        "1.5 B",
+        "a[3:10]",
+        "min 3 max 5",
+        "faster: True",
+        "it is faster than line 3, is it not",
+        "1 / sum",
+        "8 threads/socket",
+    ],
 )
 def test_output_that_is_the_same_everywhere_is_fine(text: str):
     lesson = made()
@@ -293,4 +436,4 @@ def test_half_a_lesson_is_noticed(tmp_path: Path):
 
 
 def test_a_row_of_the_table():
-    assert table([made()]).splitlines()[1].split() == ["00_your_machine", *"17 9 3 7 1 1".split()]
+    assert table([made()]).splitlines()[1].split() == ["00_your_machine", *"17 9 3 8 1 1".split()]

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from PIL.PngImagePlugin import PngInfo
 
 import build
 from llambda.course.private_home import SHARED, private_home
+from llambda.errors import LlambdaError
 from llambda.paths import cache_dir
 from stored_outputs import clean, machine_path, plain_png
 
@@ -81,6 +83,9 @@ def test_an_edited_lesson_keeps_the_ids_of_its_cells(tmp_path: Path):
     assert after[1] not in before
 
 
+DISPLAY = "from IPython.display import display\ndisplay({{'image/png': {}}}, raw=True)"
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -92,6 +97,14 @@ def test_an_edited_lesson_keeps_the_ids_of_its_cells(tmp_path: Path):
         ("import os\nos._exit(1)", ", cell 2 (import os): Kernel died. Nothing was written."),
         ("import sys\nprint('Hm', file=sys.stderr)", ": cell 2 (import sys) writes to stderr: Hm."),
         ("import sys\nsys.executable", ": cell 2 (import sys) shows a path of this machine: /"),
+        (
+            DISPLAY.format("'iVBORw0KGgo='"),
+            f", cell 2 ({DISPLAY.splitlines()[0]}): what is shown as a PNG picture is damaged.",
+        ),
+        (
+            DISPLAY.format("5"),
+            f", cell 2 ({DISPLAY.splitlines()[0]}): an output is not valid: 5 is not valid under",
+        ),
     ],
 )
 def test_what_goes_wrong_is_said_and_nothing_is_written(tmp_path: Path, source: str, says: str):
@@ -116,10 +129,85 @@ def test_a_long_lesson_is_refused(tmp_path: Path):
     assert not (tmp_path / "00_made_up.ipynb").exists()
 
 
-def test_a_damaged_notebook_is_not_replaced(tmp_path: Path):
-    (tmp_path / "00_made_up.ipynb").write_text("<<<<<<< ours\n")
-    with pytest.raises(build.RecordingError, match="not a readable notebook"):
+def old(*cells: object) -> bytes:
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}).encode()
+
+
+TEXT = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "Text"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<<<<<<< ours\n",
+        b"",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"[]",
+        b"null",
+        b"3",
+        b"{}",
+        b'{"nbformat": 4}',
+        b'{"nbformat": 3, "worksheets": []}',
+        b'{"nbformat": 9, "cells": []}',
+        old(1),
+        old({}),
+        old(TEXT | {"source": 5}),
+        old(TEXT | {"id": 7}),
+    ],
+    ids=lambda content: content[-20:].decode("latin-1"),
+)
+def test_a_damaged_notebook_is_not_replaced(tmp_path: Path, content: bytes):
+    target = tmp_path / "00_made_up.ipynb"
+    target.write_bytes(content)
+    with pytest.raises(build.RecordingError) as failure:
         build.record(twin(tmp_path, HERE))
+    says = "00_made_up.ipynb: not a readable notebook. Take it back out of git,"
+    assert str(failure.value).startswith(says)
+    assert target.read_bytes() == content
+
+
+@pytest.mark.filterwarnings("ignore")  # nbformat warns of the same
+def test_a_cell_that_had_an_impossible_id(tmp_path: Path):
+    target = tmp_path / "00_made_up.ipynb"
+    target.write_bytes(old(TEXT | {"id": "a cell"}))
+    with pytest.raises(build.RecordingError, match="no valid notebook: 'a cell' does not match"):
+        build.record(twin(tmp_path, HERE))
+    assert target.read_bytes() == old(TEXT | {"id": "a cell"})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"# %%\n'caf\xe9'\n", "00_made_up.py: byte 9 is no UTF-8. Save it as UTF-8."),
+        (b'# %% tags="core"\n1\n', "00_made_up.py: jupytext cannot read it: 'core' is not of type"),
+        (b"# %% tags=[1]\n1\n", "00_made_up.py: jupytext cannot read it: "),
+    ],
+)
+def test_a_twin_that_is_none(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: bytes,
+    says: str,
+):
+    monkeypatch.setattr(build.KNOWN["smollm2"].__class__, "is_here", True)
+    twin(tmp_path, "").write_bytes(text)
+    assert build.main([], tmp_path) == 1
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert err.startswith(says)
+
+
+def test_folders_where_files_are_needed(tmp_path: Path):
+    path = twin(tmp_path, HERE)
+    (tmp_path / "00_made_up.ipynb").mkdir()
+    with pytest.raises(LlambdaError, match=r"00_made_up\.ipynb: a folder where a file is needed"):
+        build.record(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(LlambdaError, match=r"00_made_up\.py: a folder where a file is needed"):
+        build.record(path)
 
 
 def test_without_the_real_model_nothing_is_recorded(
@@ -214,6 +302,23 @@ def test_a_picture_keeps_what_is_seen_and_nothing_else():
     assert not any(word in plain for word in (b"tEXt", b"Software", b"tIME"))
     seen = np.asarray(Image.open(io.BytesIO(plain)).convert("RGB")).astype(int)
     assert np.array_equal(seen, np.asarray(picture))  # it has less than 256 colours
+
+
+@pytest.mark.parametrize(
+    "data", ["", "nonsense!", "é", ["iVBORw0KGgo="], 5, "R0lGODlhAQABAAAAACw=", "iVBORw0KGgo="]
+)
+def test_what_is_no_picture_is_not_stored(data: object):
+    cell = cells("x")[0]
+    cell.outputs = [nbformat.from_dict({"data": {"image/png": data}})]
+    with pytest.raises(ValueError, match="what is shown as a PNG picture is"):
+        clean(cell)
+
+
+def test_a_truncated_picture_is_not_stored():
+    whole = png(Image.effect_mandelbrot((80, 60), (-2, -1.5, 1, 1.5), 90))
+    for length in range(8, len(whole) - 20, 37):
+        with pytest.raises(ValueError, match="PNG picture is damaged"):
+            plain_png(whole[:length])
 
 
 def test_a_picture_of_many_colours_keeps_nearly_what_is_seen():

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import FileAccessError, LlambdaError, MissingPackageError, one_line
 from ..paths import atomic_write, file_error, make_dir
 from .lessons import (
+    Cell,
     Lesson,
     exercises_in,
     find_lesson,
     is_solved,
     lesson_files,
     notebook_cells,
-    read_file,
     read_lesson,
     read_notebook,
     verdicts_in,
@@ -61,7 +61,7 @@ def state(lesson: Lesson, folder: Path) -> str:
     if copy is None:
         return "not started"
     try:
-        cells = notebook_cells(read_notebook(copy))
+        cells = read_copy(copy)
     except LlambdaError as error:
         return one_line(f"the copy cannot be read: {error.what}")
     verdicts = verdicts_in(cells)
@@ -92,7 +92,7 @@ def start_lesson(number: str, folder: Path | None = None, force: bool = False) -
             file.write(fresh)
     except BaseException:
         if aside is not None:
-            aside.unlink()
+            move(aside, copy)
         raise
     if aside is not None:
         yield f"the former copy is kept as {shown(aside)}"
@@ -107,18 +107,28 @@ def untouched(notebook: dict[str, Any]) -> bytes:
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell |= {"outputs": [], "execution_count": None}
-    return (json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode()
+    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
+    return f"{text}\n".encode("utf-8", "backslashreplace")  # \ud800 is what JSON writes, too
 
 
 def keep_aside(copy: Path) -> Path:
-    """Write what a copy holds under the next free name, NN_topic.1.ipynb."""
-    content = read_file(copy)
+    """Move a copy to the next free name, NN_topic.1.ipynb, whatever it is.
+
+    It is not read, and may be of any size, damaged, a folder, or a link: what a link leads to
+    stands elsewhere, perhaps in another's place, and is not written.
+    """
     number = 1
     while os.path.lexists(aside := copy.with_suffix(f".{number}.ipynb")):
         number += 1
-    with atomic_write(aside) as file:
-        file.write(content)
-    return aside
+    return move(copy, aside)
+
+
+def move(path: Path, to: Path) -> Path:
+    """Give a file, link or folder another name. Raises LlambdaError."""
+    try:
+        return path.rename(to)
+    except OSError as error:
+        raise file_error(error, path) from error
 
 
 def check_lesson(number: str, folder: Path | None = None) -> Iterator[str]:
@@ -136,7 +146,7 @@ def check_lesson(number: str, folder: Path | None = None) -> Iterator[str]:
         )
     fix = f"For a new copy, with this one kept: {anew(lesson, folder)}"
     try:
-        cells = notebook_cells(read_notebook(copy))
+        cells = read_copy(copy)
     except LlambdaError as error:
         raise LlambdaError(error.what, where=copy, fix=error.fix or fix) from error
     code = [cell for cell in cells if cell.kind == "code" and cell.source.strip()]
@@ -216,6 +226,16 @@ def copy_of(lesson: Lesson, folder: Path) -> Path | None:
     except OSError as error:
         raise file_error(error, folder) from error
     return path
+
+
+def read_copy(copy: Path) -> list[Cell]:
+    """The cells of a reader's copy. Raises LlambdaError; without a fix where a new copy is one."""
+    if not os.path.isfile(copy):
+        what = "a folder" if os.path.isdir(copy) else "a pipe or device"
+        if copy.is_symlink() and not os.path.exists(copy):
+            what = "a link that leads nowhere"
+        raise FileAccessError(f"{what}, and no notebook", where=copy)
+    return notebook_cells(read_notebook(copy))
 
 
 def start_command(lesson: Lesson, folder: Path) -> str:

@@ -2,7 +2,9 @@
 
 Needs the course extra, and is imported only where a notebook is run. The kernel runs this Python,
 whatever the notebook's metadata name, with a data cache of its own: a check leaves what the reader
-measured as it was. However the run ends, the kernel and what it started are killed.
+measured as it was. However the run ends, the kernel and the processes of its group are killed. A
+cell that starts a process with a session of its own (a daemon, `start_new_session`) takes it out of
+the group: it lives on, as it does when Jupyter's kernel ends.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionComplete, CellTimeoutError, DeadKernelError
-from nbformat import NotebookNode, v4
+from nbformat import NotebookNode, ValidationError, v4
 
 from ..errors import LlambdaError, one_line
 from ..paths import file_error
@@ -154,6 +156,12 @@ async def run_cell(client: "Client", cell: NotebookNode, index: int) -> str | No
     name = named(index + 1, cell)
     client.written = 0
     try:
+        cell.source.encode()
+    except UnicodeEncodeError as error:  # a lone surrogate: no text that a kernel could be sent
+        raised = v4.new_output("error", ename="UnicodeEncodeError", evalue=str(error), traceback=[])  # type: ignore[no-untyped-call]
+        cell.outputs.append(raised)
+        return None
+    try:
         await client.async_execute_cell(cell, index)
     except CellTimeoutError:
         return f"{name} took more than {CELL_SECONDS} seconds"
@@ -181,7 +189,10 @@ class Client(NotebookClient):
             assert self.task_poll_for_reply is not None
             self.task_poll_for_reply.cancel()  # as nbclient does when the kernel has died
             raise CellExecutionComplete
-        return super().process_message(msg, cell, cell_index)
+        try:
+            return super().process_message(msg, cell, cell_index)
+        except ValidationError:  # an output that no notebook can hold; what is printed counts here
+            return None
 
 
 class ThisPython(KernelSpecManager):

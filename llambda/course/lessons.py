@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import FileAccessError, InputError, LlambdaError
+from ..errors import FileAccessError, InputError, LlambdaError, ResourceError
 from ..paths import file_error, notebooks_dir
 
 NAME = re.compile(r"(\d\d)_\w+\.ipynb", re.ASCII)
@@ -20,6 +20,7 @@ EFFORT = re.compile(r"^\*(\d+) minutes · difficulty (\d) of 5\*$", re.MULTILINE
 EXERCISE = re.compile(r"^### Exercise (\d\d\.\d+)\b", re.MULTILINE)
 VERDICT = re.compile(r"^(\d\d\.\d+) (?:solved|not attempted yet|not yet)\b.*", re.MULTILINE)
 AGAIN = "Install llambda again."
+MOST_BYTES = 50_000_000  # of a notebook that is read; as they ship they have less than one million
 
 
 class Cell(NamedTuple):
@@ -76,13 +77,21 @@ def read_lesson(path: Path) -> Lesson:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a file. Raises LlambdaError for what is no file, or not for us."""
+    """The bytes of a file. Raises LlambdaError for what is no file, not for us, or too much."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise FileAccessError("a pipe or device", where=path, fix="Move it away.")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise file_error(error, path) from error
+    if len(content) > MOST_BYTES:
+        raise ResourceError(
+            f"a notebook of more than {MOST_BYTES / 1e6:.0f} MB",
+            where=path,
+            fix="Clear the outputs of its cells in Jupyter, and save it.",
+        )
+    return content
 
 
 def read_notebook(path: Path) -> dict[str, Any]:

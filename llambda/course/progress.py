@@ -6,11 +6,12 @@ may start anywhere.
 
 from collections.abc import Mapping
 
+from .. import modelfile
 from ..engines import RUNGS
 from ..fetch import KNOWN
 from ..ladder import Rung, measure
 from ..machine import this_machine
-from ..model import load
+from ..model import load, resolve
 from ..probe import bandwidth_curve, ceiling_tokens_per_s
 from .ledger import as_number, machine_id, recall, recall_number, record
 from .plots import INK, LIMIT, OURS, QUIET, figure, finish, label, plain_numbers
@@ -51,9 +52,8 @@ def run(model: str, rung: str) -> Rung:
 
 def ceiling(model: str) -> float:
     """Tokens a second if all cores did nothing but read the weights, as they are stored."""
-    with load(model) as loaded:
-        nbytes = sum(tensor.nbytes for tensor in loaded.weights.unique())
-    return ceiling_tokens_per_s(max(bandwidth().values()), nbytes)
+    with modelfile.open(resolve(model)) as file:
+        return ceiling_tokens_per_s(max(bandwidth().values()), file.nbytes)
 
 
 def bandwidth() -> dict[str, float]:

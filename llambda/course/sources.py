@@ -3,20 +3,44 @@
 import inspect
 import textwrap
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ..errors import LlambdaError
 from ..paths import PACKAGE
+
+# Where what is no function keeps the one that it was made of: Numba's compiled functions, those of
+# llambda.simd, properties, functools.cached_property and partial.
+INSIDE = ("py_func", "write", "fget", "func")
+
+
+def written(thing: Any) -> Any:
+    """What somebody wrote of it: the function inside of all its decorators, a class, a module."""
+    if not isinstance(thing, ModuleType | type | FunctionType | MethodType):
+        for name in INSIDE:
+            if hasattr(thing, name):
+                return written(getattr(thing, name))
+    within = inspect.unwrap(thing)
+    return thing if within is thing else written(within)
 
 
 def source(thing: Any) -> tuple[str, str]:
     """Where something of llambda is written, and its text.
 
-    `thing` is a module, class, function or method. Where: "llambda/cache.py, line 12". Raises
-    TypeError or OSError, as `inspect` does, for what has no source.
+    `thing` is a module, class, function or method, decorated or compiled as it may be. Where:
+    "llambda/cache.py, line 12". Raises LlambdaError for what is not of this package.
     """
-    lines, first = inspect.getsourcelines(thing)
-    file = Path(inspect.getsourcefile(thing) or "").relative_to(PACKAGE.parent)
-    place = file.as_posix() if inspect.ismodule(thing) else f"{file.as_posix()}, line {first}"
+    plain = written(thing)
+    try:
+        lines, first = inspect.getsourcelines(plain)
+        file = Path(inspect.getsourcefile(plain) or "").relative_to(PACKAGE)
+    except (TypeError, OSError, ValueError) as error:
+        raise LlambdaError(
+            f"{getattr(plain, '__name__', repr(plain))} is not written in llambda",
+            fix="In a notebook, its name and two question marks show any source there is.",
+        ) from error
+    place = Path(PACKAGE.name, file).as_posix()
+    place = place if inspect.ismodule(plain) else f"{place}, line {first}"
     return place, textwrap.dedent("".join(lines)).rstrip()
 
 

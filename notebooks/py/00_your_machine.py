@@ -225,8 +225,17 @@ naive = array.nbytes / seconds(array.sum)
 print(f"NumPy's sum reads {naive / 1e9:.1f} GB/s")
 
 # %% [markdown]
-# Is that the memory's speed, or the speed of NumPy's addition? One number cannot tell. So here is a second method, a
-# **black box** for now: a loop in machine code, in `llambda/probe.py`, that loads as fast as it can and does only so much
+# Later lessons measure in the same way, so `seconds` stands in the package too. (There it is content with fewer runs, and says
+# what kind of thing it takes and gives.)
+
+# %% tags=["nbval-ignore-output"]
+from llambda.course import timing
+
+show(timing.seconds)
+
+# %% [markdown]
+# Did the sum run at the memory's speed, or at that of NumPy's addition? One number cannot tell. So here is a second method,
+# a **black box** for now: a loop in machine code, in `llambda/probe.py`, that loads as fast as it can and does only so much
 # with the numbers that the compiler cannot leave the loads out. You will understand it after lesson 08. Until then we hold
 # it to one thing: two methods must not contradict each other.
 

@@ -3,6 +3,8 @@
 import cmath
 import math
 
+import numpy as np
+
 # ---------------------------------------------------------------- 04.1
 
 
@@ -114,6 +116,45 @@ def both_sides(q, k, v, window):
     return between(lambda p, w: p - w + 1, lambda p, n: p + window - 1)(q, k, v, window)
 
 
+def no_largest_taken_off(q, k, v, window):
+    out = []
+    for p, query in enumerate(q):
+        seen = range(max(0, p + 1 - window), p + 1)
+        weights = [math.exp(score(query, k[j], math.sqrt(len(query)))) for j in seen]
+        row = [weight / sum(weights) for weight in weights]
+        out.append(blend(row, [v[j] for j in seen]))
+    return out
+
+
+def in_numpy(hidden, largest):
+    """A head in arrays: hidden keys get this score, and largest(scores) is taken off."""
+
+    def answer(q, k, v, window):
+        q, k, v = np.array(q), np.array(k), np.array(v)
+        scores = q @ k.T / np.sqrt(q.shape[1])
+        seen = np.tri(len(q), dtype=bool) & ~np.tri(len(q), k=-window, dtype=bool)
+        scores[~seen] = hidden
+        weights = np.exp(scores - largest(scores))
+        return weights / weights.sum(axis=1, keepdims=True) @ v
+
+    return answer
+
+
+def of_each_row(scores):
+    return scores.max(axis=1, keepdims=True)
+
+
+def clipped(q, k, v, window):
+    """A way to keep exp small that changes the shares."""
+    out = []
+    for p, query in enumerate(q):
+        seen = range(max(0, p + 1 - window), p + 1)
+        scores = [score(query, k[j], math.sqrt(len(query))) for j in seen]
+        weights = [math.exp(max(-100, min(100, score))) for score in scores]
+        out.append(blend([w / sum(weights) for w in weights], [v[j] for j in seen]))
+    return out
+
+
 def softmax_and_nothing_else(q, k, v, window):
     return [[math.nan for _ in row] for row in v]
 
@@ -206,6 +247,17 @@ def overwrites_too_early(q, k, v, position, base):
     return [q, k, v]
 
 
+def four_pairs(q, k, v, position, base):
+    def spin(row):
+        out = list(row)
+        for i, frequency in enumerate([1, base**-0.25, base**-0.5, base**-0.75]):
+            point = complex(*row[2 * i : 2 * i + 2]) * cmath.exp(1j * position * frequency)
+            out[2 * i : 2 * i + 2] = point.real, point.imag
+        return out
+
+    return [spin(q), spin(k), v]
+
+
 def returns_two(q, k, v, position, base):
     return [turned(q, position, base, neighbours), turned(k, position, base, neighbours)]
 
@@ -242,11 +294,26 @@ WRONG = {
         ("nothing for the first", leaves_out_the_first, "ValueError"),
         ("sum forgotten", forgets_to_divide_by_the_sum, "do not add up to 1: divide"),
         ("one row", only_the_last, "rows like those of v are wanted"),
-        ("nan", softmax_and_nothing_else, "row 0 is [nan"),
+        ("nan", softmax_and_nothing_else, "a window of 6, row 0 is [nan"),
         ("window after softmax", window_after_softmax, "the window is cut after softmax"),
         ("to both sides", both_sides, "the window reaches to both sides"),
         ("root of n", divided_by(lambda q, v: len(q)), "the root of the number of positions"),
         ("root of a value's length", divided_by(lambda q, v: len(v[0])), "a value's length"),
+        (
+            "root of a constant",
+            between(lambda p, w: p - w + 1, lambda p, n: p, divisor=lambda d: 2),
+            "divided by sqrt(4)",
+        ),
+        (
+            "root of the model's d",
+            between(lambda p, w: p - w + 1, lambda p, n: p, divisor=lambda d: math.sqrt(32)),
+            "divided by sqrt(32)",
+        ),
+        ("hidden scores 0", in_numpy(0, of_each_row), "exp(0) is 1"),
+        ("no largest taken off", no_largest_taken_off, "exp(1024) is too large"),
+        ("largest of the table", in_numpy(-np.inf, np.max), "that this query sees"),
+        ("hidden scores -1000", in_numpy(-1000, of_each_row), "does not hide a key"),
+        ("clipped", clipped, "near 1,024 row 1 is"),
         ("rotated once more", rotates_again, "a window of 6, row 1 is ["),
     ],
     "04.2": [
@@ -259,6 +326,8 @@ WRONG = {
         ("exponent i/d", qk(exponent=lambda i, d: -i / d), "Yours has i / d"),
         ("one speed", qk(exponent=lambda i, d: 0), "all pairs turn equally fast"),
         ("positive exponent", qk(exponent=lambda i, d: 2 * i / d), "The exponent is negative"),
+        ("d of the model", qk(exponent=lambda i, d: -2 * i / 32), "is not the 32 of"),
+        ("four pairs", four_pairs, "wrong for rows of 12"),
         ("backwards", qk(unit=-1.0), "pairs turn backwards"),
         ("degrees", qk(unit=math.pi / 180), "the angle is in radians"),
         ("base", always_ten_thousand, "yours always takes 10,000"),

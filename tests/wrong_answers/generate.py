@@ -1,5 +1,7 @@
 """What learners answer in lesson 05, and a phrase that the explanation must hold."""
 
+import re
+
 import numpy as np
 
 # ---------------------------------------------------------------- 05.1
@@ -95,6 +97,30 @@ def each_token_alone(probabilities, p):
 
 def highest_of_equals(probabilities, p):
     return right_top_p(probabilities[::-1], p)[::-1]
+
+
+def all_equals(probabilities, p):
+    ranked = np.sort(probabilities)[::-1]
+    last = ranked[np.searchsorted(np.cumsum(ranked), p)]
+    kept = np.where(probabilities >= last, probabilities, 0)
+    return kept / kept.sum()
+
+
+def any_of_equals(probabilities, p):
+    order = np.argsort(-probabilities)
+    kept = order[: np.searchsorted(np.cumsum(probabilities[order]), p) + 1]
+    result = np.zeros_like(probabilities)
+    result[kept] = probabilities[kept]
+    return result / result.sum()
+
+
+def cuts_in_place(probabilities, p):
+    probabilities[right_top_p(probabilities, p) == 0] = 0
+    return probabilities / probabilities.sum()
+
+
+def nothing_to_do_at_one(probabilities, p):
+    return probabilities if p >= 1 else right_top_p(probabilities, p)
 
 
 def ids_only(probabilities, p):
@@ -195,6 +221,63 @@ def always_holds_as_much(pieces, stop):
     return [*shown, held]
 
 
+def end_of(text, stop):
+    """How much of the text's end may belong to a stop string."""
+    return max(n for n in range(len(stop)) if text.endswith(stop[:n]))
+
+
+def loses_what_is_disproved(pieces, stop):
+    shown, held = [], ""
+    for piece in pieces:
+        text = held + piece
+        if stop in text:
+            shown.append(text.split(stop)[0])
+            return shown + [""] * (len(pieces) + 1 - len(shown))
+        keep = end_of(text, stop)
+        shown.append(text[:-keep] if keep else piece)
+        held = text[-keep:] if keep else ""
+    return [*shown, held]
+
+
+def piece_alone_first(with_held):
+    """Searches the piece, and held text and piece together only if nothing is found."""
+
+    def show_pieces(pieces, stop):
+        shown, held = [], ""
+        for piece in pieces:
+            text = held + piece
+            if stop in piece:
+                shown.append((held if with_held else "") + piece.split(stop)[0])
+            elif stop in text:
+                shown.append(text.split(stop)[0])
+            else:
+                keep = end_of(text, stop)
+                shown.append(text[: len(text) - keep])
+                held = text[len(text) - keep :]
+                continue
+            return shown + [""] * (len(pieces) + 1 - len(shown))
+        return [*shown, held]
+
+    return show_pieces
+
+
+def as_a_pattern(pieces, stop):
+    shown, held = [], ""
+    for piece in pieces:
+        text = held + piece
+        if found := re.search(stop, text):
+            shown.append(text[: found.start()])
+            return shown + [""] * (len(pieces) + 1 - len(shown))
+        keep = end_of(text, stop)
+        shown.append(text[: len(text) - keep])
+        held = text[len(text) - keep :]
+    return [*shown, held]
+
+
+def skips_empty_pieces(pieces, stop):
+    return with_mistake()([piece for piece in pieces if piece], stop)
+
+
 def one_text(pieces, stop):
     return "".join(pieces).split(stop)[0]
 
@@ -224,6 +307,10 @@ WRONG = {
         ("each token alone", each_token_alone, "by itself"),
         ("in sorted order", not_put_back, "place of its id"),
         ("the highest of equals", highest_of_equals, "highest id"),
+        ("all equals", all_equals, "as probable as the last one needed"),
+        ("any of equals", any_of_equals, "kind='stable'. Of np.array"),
+        ("in place", cuts_in_place, "is changed, and whoever called"),
+        ("the same array", nothing_to_do_at_one, "the very array"),
         ("ids", ids_only, "an array of 3 probabilities is wanted"),
         ("no function", 0.9, "not callable"),
     ],
@@ -237,8 +324,13 @@ WRONG = {
         ("up to the last", up_to_the_last, "at the last stop string"),
         ("goes on", with_mistake(goes_on=True), "stands after the stop string"),
         ("always holds as much", always_holds_as_much, "too late"),
+        ("lost when disproved", loses_what_is_disproved, "When the next piece disproves it"),
+        ("lost before the stop", piece_alone_first(False), "does not begin in it"),
+        ("the piece alone first", piece_alone_first(True), "the new piece is searched alone"),
+        ("a pattern", as_a_pattern, "text and no pattern"),
+        ("empty pieces skipped", skips_empty_pieces, "An empty piece is a piece as well"),
         ("one text", one_text, "a list of strings is wanted"),
-        ("nothing for the end", nothing_for_the_end, "one for the end"),
+        ("nothing for the end", nothing_for_the_end, "one for the end. show_pieces"),
     ],
     "05.3": [
         ("each position once", 110, "each position once"),
@@ -249,6 +341,9 @@ WRONG = {
         ("the prompt only", 1000, "the new tokens are forgotten"),
         ("without the prompt", 5050, "the prompt is forgotten"),
         ("the prompt token by token", 5995, "in one call"),
+        ("n²/2 and the prompt", 6000, "half of 100 times 100. They add"),
+        ("n²/2", 5000, "is an estimate"),
+        ("off by a little", 5951, "a count comes out exactly"),
     ],
     "05.4": [
         ("seed 0 not seen", RIGHT_CAUSES | {"nightly test": "last bits"}, "What is special"),

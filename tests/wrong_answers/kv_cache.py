@@ -142,6 +142,28 @@ def values_turned(q, k, v, start, keys, values):
     return attention(turn(q, start), keys[:, :end], values[:, :end], start)
 
 
+def keeps_it_elsewhere():
+    """A list of all keys and values so far, emptied when a text begins."""
+    past = []
+
+    def attend(q, k, v, start, keys, values):
+        if start == 0:
+            past.clear()
+        past.append((turn(k, start), v))
+        all_keys, all_values = map(np.concatenate, zip(*past, strict=True))
+        return attention(turn(q, start), all_keys.swapaxes(0, 1), all_values.swapaxes(0, 1), start)
+
+    return attend
+
+
+def squeezes(q, k, v, start, keys, values):
+    """The rows of a single id without their first axis."""
+    store(keys, turn(k, start), start)
+    store(values, v, start)
+    end = start + len(q)
+    return attention(turn(q, start), keys[:, :end], values[:, :end], start).squeeze()
+
+
 def one_late(q, k, v, start, keys, values):
     """Some other mistake: the rows land one position too far."""
     store(keys, turn(k, start), start + 1)
@@ -197,6 +219,64 @@ def reuses_whole_prefixes_only(engine, state, ids):
     return engine.forward(state, ids[state.length :])
 
 
+def prefix(fits, state, ids):
+    """How many ids are kept, while fits(what is held, what is asked for, place)."""
+    common = 0
+    while common < min(state.length, len(ids) - 1) and fits(state.ids, ids, common):
+        common += 1
+    return common
+
+
+def reuse_where(fits, logits=lambda engine, state, ids: engine.forward(state, ids)):
+    def reuse(engine, state, ids):
+        common = prefix(fits, state, ids)
+        state.truncate(common)
+        return logits(engine, state, ids[common:])
+
+    return reuse
+
+
+def equal(held, ids, i):
+    return held[i] == ids[i]
+
+
+def somewhere(held, ids, i):
+    return ids[i] in held
+
+
+def found_at(held, ids, i):
+    return ids[i] in held and held.index(ids[i]) == i
+
+
+def all_logits(engine, state, ids):
+    return engine.forward(state, ids, all_logits=True)
+
+
+def logits_before_the_last(engine, state, ids):
+    return engine.forward(state, ids, all_logits=True)[0]
+
+
+def writes_ids(engine, state, ids):
+    state.truncate(0)
+    state.ids.extend(ids[:-1])
+    return engine.forward(state, ids[-1:])
+
+
+def takes_ids_off(engine, state, ids):
+    common = 0
+    while common < state.length and len(ids) > 1 and state.ids[common] == ids[0]:
+        ids.pop(0)
+        common += 1
+    state.truncate(common)
+    return engine.forward(state, ids)
+
+
+def sets_ids(engine, state, ids):
+    logits = reuse_where(equal)(engine, state, ids)
+    state.ids = ids
+    return logits
+
+
 def gives_no_logits(engine, state, ids):
     state.truncate(0)
     engine.forward(state, ids)
@@ -224,6 +304,8 @@ WRONG = {
         ("values turned", values_turned, "values are rotated"),
         ("something else", one_late, "needed three times"),
         ("nothing returned", returns_nothing, "not None"),
+        ("kept elsewhere", keeps_it_elsewhere(), "two texts that take turns"),
+        ("an axis lost", squeezes, "not shape [4, 8]"),
     ],
     "06.2": [
         ("query heads", 138_240, "has only 3 heads"),
@@ -232,6 +314,9 @@ WRONG = {
         ("numbers for bytes", 11_520, "each takes four bytes"),
         ("one layer", 1_536, "one layer"),
         ("bits", 368_640, "bits"),
+        ("kilobytes", 46.08, "in kilobytes"),
+        ("KiB", 45, "in KiB"),
+        ("rounded", 46_500, "a rounded figure"),
     ],
     "06.3": [
         ("nothing evaluated", evaluates_what_is_left, "no id is left"),
@@ -242,5 +327,12 @@ WRONG = {
         ("no reuse", begins_anew, "ABCDE was evaluated"),
         ("reuse of whole prefixes only", reuses_whole_prefixes_only, "but ABC was evaluated"),
         ("nothing returned", gives_no_logits, "nothing is returned"),
+        ("ids that are held somewhere", reuse_where(somewhere), "in another order"),
+        ("the first place of an id", reuse_where(found_at), "but AC was evaluated"),
+        ("all logits", reuse_where(equal, all_logits), "logits after every id"),
+        ("the first logits", reuse_where(equal, logits_before_the_last), "are not the logits"),
+        ("ids written, not evaluated", writes_ids, "where DE is new"),
+        ("ids taken off the list", takes_ids_off, "belongs to the caller"),
+        ("the caller's list kept", sets_ids, "the very list"),
     ],
 }

@@ -125,6 +125,63 @@ def knows_no_none(base, shape, strides, keys, index):
     return byte
 
 
+def takes_zero_for_missing(base, shape, strides, keys, index):
+    byte = base
+    for n, stride, key, i in zip(shape, strides, keys, index, strict=True):
+        step = key.step or 1
+        start = key.start or (0 if step > 0 else n - 1)
+        start = max(0, start + n) if start < 0 else min(start, n - 1)
+        byte += (start + i * step) * stride
+    return byte
+
+
+def start_of(key, n):
+    """Where a slice begins, if what it says is in the axis."""
+    if key.start is None:
+        return n - 1 if (key.step or 1) < 0 else 0
+    return key.start + n if key.start < 0 else key.start
+
+
+def begins_outside(base, shape, strides, keys, index):
+    places = [start_of(k, n) + i * (k.step or 1)
+              for k, n, i in zip(keys, shape, index, strict=True)]  # fmt: skip
+    return base + places[0] * strides[0] + places[1] * strides[1]
+
+
+def begins_behind_the_end(base, shape, strides, keys, index):
+    byte = base
+    for n, stride, key, i in zip(shape, strides, keys, index, strict=True):
+        start = max(start_of(key, n), 0)
+        byte += stride * (start + i * (1 if key.step is None else key.step))
+    return byte
+
+
+def begins_before_the_start(base, shape, strides, keys, index):
+    byte = base
+    for n, stride, key, i in zip(shape, strides, keys, index, strict=True):
+        start = min(start_of(key, n), n - 1)
+        byte += stride * (start + i * (1 if key.step is None else key.step))
+    return byte
+
+
+def begins_one_behind_the_end(base, shape, strides, keys, index):
+    byte = base
+    for n, stride, key, i in zip(shape, strides, keys, index, strict=True):
+        start = min(max(start_of(key, n), 0), n)
+        byte += stride * (start + i * (1 if key.step is None else key.step))
+    return byte
+
+
+def counts_from_the_end_backwards_only(base, shape, strides, keys, index):
+    byte = base
+    for n, stride, key, i in zip(shape, strides, keys, index, strict=True):
+        start, step = begin_and_step(key, n)
+        if step > 0 and key.start:
+            start = key.start
+        byte += stride * (start + step * i)
+    return byte
+
+
 RIGHT_CAUSES = {"A": "lost owner", "B": "missing argtypes", "C": "float64", "D": "alignment"}
 
 WRONG = {
@@ -148,6 +205,12 @@ WRONG = {
         ("sign of a stride lost", loses_the_sign_of_a_stride, "sign of a stride"),
         ("None is 0", takes_none_for_zero, "only for a positive step"),
         ("None crashes", knows_no_none, "they are None"),
+        ("0 is missing", takes_zero_for_missing, "counts as false"),
+        ("start never moved", begins_outside, "at both ends"),
+        ("start behind the end", begins_behind_the_end, "moved to the last element, if"),
+        ("start one behind the end", begins_one_behind_the_end, "moved to n, and not to n - 1"),
+        ("start before the first", begins_before_the_start, "begins at 0 in an axis"),
+        ("negative start forwards", counts_from_the_end_backwards_only, "forwards as well"),
         ("a number", 60, "a function is wanted"),
     ],
     "01.2": [

@@ -1,6 +1,8 @@
 """What learners answer in lesson 02, and a phrase that the explanation must hold."""
 
+import io
 import struct
+from collections import UserDict
 
 import numpy as np
 
@@ -144,6 +146,133 @@ def asserts(data, at):
         assert False, "unknown type"  # noqa: B011 - as a learner writes it
 
 
+def reader(name="utf-8", value="utf-8", strict=False, by_letters=False, signed=False, short=False):
+    """A careful reader with faults that can be chosen, each in name and value or in both."""
+    code = "<q" if signed else "<Q"
+
+    def read(data, at, *, faulty=("name", "value")):
+        def left(nbytes):
+            if nbytes > len(data) - at or (strict and nbytes == len(data) - at):
+                raise ValueError("the file ends too early")
+
+        def string(part, encoding):
+            nonlocal at
+            left(8)
+            (length,) = struct.unpack_from(code if part in faulty else "<Q", data, at)
+            if short and part in faulty:
+                length %= 2**32
+            at += 8
+            left(length)
+            word = data[at : at + length].decode(encoding if part in faulty else "utf-8")
+            at += len(word) if by_letters and part in faulty else length
+            return word
+
+        def number(code):
+            nonlocal at
+            left(struct.calcsize(code))
+            at += struct.calcsize(code)
+            return struct.unpack_from(code, data, at - struct.calcsize(code))[0]
+
+        key, kind = string("name", name), number("<I")
+        if kind == 8:
+            return key, string("value", value), at
+        if kind not in (4, 6, 10):
+            raise ValueError(f"type {kind}")
+        return key, number({4: "<I", 6: "<f", 10: "<Q"}[kind]), at
+
+    return read
+
+
+def only_in(part, **faults):
+    """The reader with its faults in the name or in the value only."""
+    return lambda data, at: reader(**faults)(data, at, faulty=(part,))
+
+
+def begins_at_eight(data, at):
+    return reader()(data, (at + 7) // 8 * 8)
+
+
+def wraps_around(data, at):
+    """Positions are kept in 64 bits, as C does it."""
+
+    def take(length):
+        nonlocal at
+        end = (at + length) % 2**64
+        if end > len(data):
+            raise ValueError("cut")
+        at, found = end, data[at:end]
+        return found
+
+    def number(size):
+        return int.from_bytes(take(size), "little")
+
+    name, kind = take(number(8)).decode(), number(4)
+    if kind == 8:
+        return name, take(number(8)).decode(), at
+    if kind == 6:
+        return name, struct.unpack("<f", take(4))[0], at
+    if kind not in (4, 10):
+        raise ValueError("type")
+    return name, number({4: 4, 10: 8}[kind]), at
+
+
+def reads_a_stream(data, at):
+    """io reads what is there, and cannot take a length of more than 63 bits."""
+    stream = io.BytesIO(data[at:])
+
+    def take(length):
+        found = stream.read(length)
+        if len(found) < length:
+            raise ValueError("cut")
+        return found
+
+    name = take(int.from_bytes(take(8), "little")).decode()
+    kind = int.from_bytes(take(4), "little")
+    if kind == 8:
+        value = take(int.from_bytes(take(8), "little")).decode()
+    elif kind in (4, 6, 10):
+        value = struct.unpack({4: "<I", 6: "<f", 10: "<Q"}[kind], take(8 if kind == 10 else 4))[0]
+    else:
+        raise ValueError("type")
+    return name, value, at + stream.tell()
+
+
+def knowing(codes):
+    """A careful reader of other types, too: type -> struct code."""
+
+    def read(data, at):
+        try:
+            return reader()(data, at)
+        except ValueError:
+            (length,) = struct.unpack_from("<Q", data[at:] + bytes(8))
+            start = at + 8 + length + 4
+            kind = int.from_bytes(data[start - 4 : start], "little")
+            if kind not in codes or len(data) < start + struct.calcsize(codes[kind]):
+                raise
+            value = struct.unpack_from(codes[kind], data, start)[0]
+            return data[at + 8 : start - 4].decode(), value, start + struct.calcsize(codes[kind])
+
+    return read
+
+
+takes_the_rest_for_u32 = knowing(dict.fromkeys((0, 1, 2, 3, 5, 7, 9, 11, 12), "<I"))
+takes_bool_for_four_bytes = knowing({7: "<I"})
+takes_i64_for_four_bytes = knowing({11: "<i", 12: "<d"})
+takes_f64_for_four_bytes = knowing({12: "<f"})
+reads_the_type_in_an_array = knowing({9: "<I"})
+reads_i32_as_well = knowing({5: "<i"})
+
+
+def knows_no_array(data, at):
+    """Whoever has a table of types may forget to ask whether the type is in it."""
+    try:
+        return reader()(data, at)
+    except ValueError:
+        if data[at + 9 : at + 13] == b"\x09\0\0\0":
+            raise KeyError(9) from None
+        raise
+
+
 # ---------------------------------------------------------------- 02.2
 
 
@@ -204,6 +333,37 @@ def subtracts_the_minimum(block):
     return [half_at(block, 0) * code - half_at(block, 2) for code in in_halves(block[4:])]
 
 
+def stays_in_halves(block):
+    d, m = np.frombuffer(block[:4], "<f2")
+    qs = np.frombuffer(block, np.uint8, 16, 4)
+    return np.concatenate([qs & 15, qs >> 4]) * d + m
+
+
+def ends_in_halves(block):
+    codes = np.array(in_halves(block[4:]), np.float32)
+    return (half_at(block, 0) * codes + half_at(block, 2)).astype(np.float16)
+
+
+def by_hand(block, at, subnormal):
+    """A half, taken apart."""
+    bits = int.from_bytes(block[at : at + 2], "little")
+    sign, exponent, fraction = bits >> 15, bits >> 10 & 31, bits & 1023
+    size = (1024 + fraction) * 2.0 ** (exponent - 25) if exponent else subnormal(fraction)
+    return -size if sign else size
+
+
+def with_halves(subnormal):
+    def decode(block):
+        d, m = by_hand(block, 0, subnormal), by_hand(block, 2, subnormal)
+        return [d * code + m for code in in_halves(block[4:])]
+
+    return decode
+
+
+forgets_subnormals = with_halves(lambda fraction: 0.0)
+takes_subnormals_for_normal = with_halves(lambda fraction: (1024 + fraction) * 2.0**-25)
+
+
 # ---------------------------------------------------------------- 02.3 and 02.4
 
 FAULTS = {"A": "bf16", "B": "scale", "C": "minimum", "D": "order", "E": "sign", "blind": 2.0}
@@ -220,12 +380,33 @@ WRONG = {
         ("length trusted", trusts, "a number is made of fewer bytes"),
         ("length of strings trusted", trusts_strings_only, "a length is trusted"),
         ("nothing checked", packed, "nothing is compared with what is left"),
-        ("struct.error let through", lets_struct_error_through, "not cleanly"),
-        ("KeyError for an unknown type", knows_every_type, "ValueError: KeyError"),
+        ("struct.error let through", lets_struct_error_through, "ends in struct.error"),
+        (
+            "KeyError for an unknown type",
+            knows_every_type,
+            "type 99 ends in another error than ValueError: KeyError",
+        ),
         ("AssertionError for an unknown type", asserts, "ValueError: AssertionError"),
         ("signed numbers", takes_numbers_as_signed, "have no sign"),
         ("an unknown type let through", skips_what_it_does_not_know, "type 99 is accepted"),
         ("end forgotten", forgets_the_end, "`end` is missing"),
+        ("the last byte refused", reader(strict=True), "ends exactly where the file ends"),
+        ("letters counted", only_in("value", by_letters=True), "a length counts bytes"),
+        ("Latin-1", reader("latin-1", "latin-1"), "one letter of every byte"),
+        ("ASCII", reader("ascii", "ascii"), "beyond ASCII is refused"),
+        ("entry at a multiple of 8", begins_at_eight, "begins at an odd place"),
+        ("positions wrap around", wraps_around, "goes on backwards: a name"),
+        ("a value's length signed", only_in("value", signed=True), "goes on backwards: a string"),
+        ("half a name's length", only_in("name", short=True), "a name of 4,294"),
+        ("half a value's length", only_in("value", short=True), "a string of 4,294"),
+        ("OverflowError", reads_a_stream, "OverflowError"),
+        ("all others are u32", takes_the_rest_for_u32, "type 0 (u8)"),
+        ("bool of four bytes", takes_bool_for_four_bytes, "type 7 (bool)"),
+        ("i64 of four bytes", takes_i64_for_four_bytes, "type 11 (i64)"),
+        ("f64 of four bytes", takes_f64_for_four_bytes, "type 12 (f64)"),
+        ("an array's type", reads_the_type_in_an_array, "type 9 (array)"),
+        ("i32 as well", reads_i32_as_well, "type 5 (i32)"),
+        ("KeyError for an array", knows_no_array, "type 9 ends in"),
         ("no function", 5, "a function is wanted"),
     ],
     "02.2": [
@@ -240,6 +421,10 @@ WRONG = {
         ("high nibbles first", high_half_first, "the low nibbles are the first half"),
         ("high nibbles not shifted", high_nibbles_in_place, "not shifted down"),
         ("m subtracted", subtracts_the_minimum, "the K-quants subtract m"),
+        ("in halves", stays_in_halves, "a half has 11"),
+        ("halves at the end", ends_in_halves, "rounded to float16"),
+        ("subnormals are zero", forgets_subnormals, "taken for zero"),
+        ("subnormals are normal", takes_subnormals_for_normal, "no 1 in front"),
         ("nothing", lambda block: np.zeros(32), "gives [0., 0., 0., ..., 0., 0., 0.]"),
     ],
     "02.3": [
@@ -259,8 +444,13 @@ WRONG = {
         ("codes alone in Q4_0", BITS | {"Q4_0": 4}, "Q4_0: that is the code alone"),
         ("codes alone in Q4_1", BITS | {"Q4_1": 4}, "its scale and its minimum"),
         ("one half in Q4_1", BITS | {"Q4_1": 4.5}, "Q4_1: count the halves"),
-        ("bytes", {"Q8_0": 34 / 32, "Q4_0": 18 / 32, "Q4_1": 20 / 32}, "bits are asked for"),
+        ("bytes", {"Q8_0": 34 / 32, "Q4_0": 18 / 32, "Q4_1": 20 / 32}, "Q8_0: that is bytes"),
         ("a block's bytes", BITS | {"Q8_0": 34}, "a block's bytes"),
         ("one is missing", {"Q8_0": 8.5, "Q4_0": 4.5}, "a dict with the keys"),
+        (
+            "bytes, in a mapping that is no dict",
+            UserDict(BITS, Q4_0=18 / 32),
+            "Q4_0: that is bytes",
+        ),
     ],
 }

@@ -1,4 +1,7 @@
-"""The exercises: one module a lesson holds its checkers, base.py what they have in common."""
+"""The exercises: one module a lesson holds its checkers, base.py what they have in common.
+
+What outgrows a lesson's module stands beside it as <topic>_<idea>.py.
+"""
 
 import importlib
 

@@ -13,6 +13,7 @@ Checkers compare results, and never use the clock.
 import dis
 import inspect
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from copy import deepcopy
@@ -119,6 +120,8 @@ def expect_number(
         number = float(answer)
     except (TypeError, ValueError):
         raise Wrong(f"a number is wanted, and {shown(answer)} is none.") from None
+    except OverflowError:  # a whole number that no float can hold
+        number = math.copysign(math.inf, answer)
     if near(number, right, share):
         return
     for wrong, why in mistakes.items():
@@ -144,9 +147,18 @@ def expect_choices(
     for key, choice in right.items():
         if key not in answer:
             raise Wrong(f"{key} is missing.")
-        if answer[key] != choice:
-            why = mistakes.get((key, answer[key]), "look at it again.")
-            raise Wrong(f"{key}: {why}")
+        if not same(answer[key], choice):
+            raise Wrong(f"{key}: {why_not(key, answer[key], mistakes)}")
+
+
+def why_not(key: str, given: Any, mistakes: Mapping[tuple[str, Any], str]) -> str:
+    """What to say to a wrong choice, of whatever kind it is."""
+    for (name, wrong), why in mistakes.items():
+        if name == key and same(given, wrong):
+            return why
+    if not np.isscalar(given):
+        return f"one choice is wanted, by itself, and {shown(given)} is none."
+    return "look at it again."
 
 
 @dataclass(frozen=True)
@@ -202,7 +214,11 @@ def said(error: BaseException) -> str:
     """The kind of an error and its words, on one line: `ValueError: ...`, `struct.error: ...`."""
     kind = type(error)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    return one_line(f"{name}: {error}")
+    try:
+        words = str(error)
+    except Exception:  # an answer may raise an error of its own making
+        words = "(its text raises another error)"
+    return one_line(f"{name}: {words}")
 
 
 def same(a: Any, b: Any, tolerance: float = 0.0) -> bool:

@@ -1,92 +1,25 @@
 """The exercises of lesson 04: a head, a rotation, three listings, a token's multiply-adds."""
 
-from collections.abc import Iterator, Mapping
-from itertools import combinations, product
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...engines.base import LAYER_ACTIVATIONS
 from .base import Answer, Raised, Wrong, exercise, expect_number, result, same, shown
-
-Doubles = npt.NDArray[np.float64]
-Slips = Mapping[str, Mapping[Any, str]]  # option -> its wrong values -> what was forgotten
-
-
-def mixtures(right: Mapping[str, Any], slips: Slips) -> Iterator[tuple[dict[str, Any], str]]:
-    """One wrong option or two, the single ones first: all options, and the explanation."""
-    for count in (1, 2):
-        for names in combinations(slips, count):
-            for values in product(*(slips[name] for name in names)):
-                chosen = dict(zip(names, values, strict=True))
-                yield {**right, **chosen}, " Also, ".join(slips[n][chosen[n]] for n in names)
-
-
-def shape_of(rows: Any) -> tuple[int, ...]:
-    try:
-        return np.asarray(rows, float).shape
-    except (TypeError, ValueError):
-        return ()
-
+from .forward_head import (
+    HEAD,
+    HEAD_SLIPS,
+    Doubles,
+    Slips,
+    agrees,
+    head,
+    mixtures,
+    must_bear_large_scores,
+    shape_of,
+)
 
 # ---------------------------------------------------------------- 04.1
-
-HEAD: Any = {"scale": "sqrt", "over": "keys", "mask": "before", "ahead": 0, "reach": 0}
-HEAD_SLIPS: Slips = {
-    "scale": {
-        "none": "the scores are not divided by sqrt(d), d being the length of a query. Without "
-        "that the largest score takes nearly everything.",
-        "n": "the scores are divided by the root of the number of positions, and not by sqrt(d).",
-        "values": "the scores are divided by the root of a value's length. A query's counts.",
-    },
-    "over": {
-        "queries": "softmax runs over the queries: what all of them give to one key adds up to 1. "
-        "It must run over the keys: what one query gives to all of its keys adds up to 1.",
-        "nothing": "the shares of a query do not add up to 1: divide by the sum of their exp.",
-    },
-    "mask": {
-        "after": "the mask comes after softmax. The hidden keys have already taken their shares, "
-        "so what is left adds up to less than 1. Hide keys before softmax sees their scores.",
-        "split": "the window is cut after softmax, when keys further back have taken their shares.",
-    },
-    "ahead": {
-        1: "off by one: position p also sees position p + 1, the very token it should predict.",
-        -1: "off by one: position p does not see itself. Its own position counts.",
-        99: "nothing is hidden: position 0 already sees what comes later.",
-        "window": "the window reaches to both sides. A causal head sees nothing after p.",
-    },
-    "reach": {
-        1: "off by one at the far end: `window` counts the own position, so the oldest visible "
-        "one is p - window + 1. Yours reaches one further.",
-        -1: "off by one at the far end: `window` positions are visible, and yours sees one less.",
-        99: "`window` is not used: position p may see itself and the window - 1 before it.",
-    },
-}
-
-
-def head(q: Any, k: Any, v: Any, window: int, **options: Any) -> Doubles:
-    """Causal attention of one head; every option has one right value."""
-    q, k, v = (np.asarray(table, float) for table in (q, k, v))
-    n, d = q.shape
-    back = np.arange(n)[:, None] - np.arange(n)  # how far a key lies behind its query
-    past = back >= -(window - 1 if options["ahead"] == "window" else options["ahead"])
-    near, all_ = back < window + options["reach"], np.ones((n, n))
-    split = {"before": (past & near, all_), "after": (all_, past & near), "split": (past, near)}
-    before, after = split[options["mask"]]  # what is hidden before softmax, and after it
-    size = {"sqrt": d, "none": 1, "n": n, "values": v.shape[1]}[options["scale"]]
-    weights = np.exp(q @ k.T / size**0.5) * before
-    if options["over"] != "nothing":
-        with np.errstate(invalid="ignore"):  # nan where a query sees nothing
-            weights = weights / weights.sum(int(options["over"] == "keys"), keepdims=True)
-    out: Doubles = (weights * after) @ v
-    return out
-
-
-def agrees(rows: Any, other: Doubles) -> bool:
-    """Equal wherever `other` is defined: a query that sees nothing may give anything."""
-    at = ~np.isnan(other).any(axis=1)
-    return same(np.asarray(rows, float)[at], other[at], 1e-4)
 
 
 @exercise("04.1", "One head, with a window", kind="code", minutes=15, difficulty=3)
@@ -96,7 +29,9 @@ def one_head(answer: Answer) -> str:
         (*(source.normal(0, 1.5, (n, size)).tolist() for size in (d, d, d + 1)), window)
         for n, d, window in [(6, 4, 6), (7, 3, 3), (5, 4, 1), (1, 2, 4)]
     ]
-    given, right = [result(answer, case) for case in cases], [head(*case, **HEAD) for case in cases]
+    with np.errstate(all="ignore"):  # a wrong answer may divide by nothing
+        given = [result(answer, case) for case in cases]
+    right = [head(*case, **HEAD) for case in cases]
     wrong = []
     for case, rows, good in zip(cases, given, right, strict=True):
         what = f"with {len(good)} positions and a window of {case[3]}"
@@ -112,6 +47,7 @@ def one_head(answer: Answer) -> str:
             if not same(row, good[p], 1e-4):
                 wrong.append(f"{what}, row {p} is {shown(row)} where {shown(good[p])} is right.")
     if not wrong:
+        must_bear_large_scores(answer)
         return (
             "A window bounds what a position reads, and so what a cache must keep (lesson 06). "
             "News still travels further: window - 1 positions in every layer."
@@ -140,6 +76,7 @@ ROPE_SLIPS: Slips = {
     "exponent": {
         -1: "pair i has the frequency base ** (-2i / d). Yours has i / d in the exponent.",
         -4: "the exponent is -2i / d, with d the length of the whole row. Yours is twice that.",
+        -0.5: "the exponent is -2i / d, and d, 8 here, is not the 32 of this lesson's model.",
         0: "all pairs turn equally fast. Pair i has the frequency base ** (-2i / d).",
         2: "the frequencies grow from pair to pair. The exponent is negative.",
     },
@@ -183,6 +120,8 @@ def rotation(answer: Answer) -> str:
         if shape_of(rows) != (3, 8):
             raise Wrong(f"q, k and v are wanted back, three rows of 8, and not {shown(rows)}.")
 
+    longer = (*source.normal(0, 1, (3, 12)).tolist(), 2, 100.0)
+
     def fits(options: Mapping[str, Any], positions: tuple[int, ...] = (0, 1, 500)) -> bool:
         return all(
             same(np.asarray(rows, float), rope(*case, **options), 1e-3)
@@ -191,6 +130,14 @@ def rotation(answer: Answer) -> str:
         )
 
     if fits(ROPE):
+        rows = result(answer, longer)
+        if shape_of(rows) != (3, 12) or not same(
+            np.asarray(rows, float), rope(*longer, **ROPE), 1e-3
+        ):
+            raise Wrong(
+                "right for rows of 8 numbers, and wrong for rows of 12: the length of a row is "
+                "fixed somewhere. Both d and the number of pairs, d / 2, follow from len(q)."
+            )
         return (
             "GGUF files of llama models are stored for this order, and Hugging Face's for halves. "
             "Whoever mixes them up is right at position 0, and at no other."
@@ -287,7 +234,7 @@ def multiply_adds(answer: Answer) -> str:
         right - layers * dim * q: "attention has four matrices: q, k, v, and o behind it.",
     }
     rounded = "that is a rounded figure. Count them one by one: it comes out exactly."
-    mistakes |= dict.fromkeys((134.5e6, 135e6), rounded)
+    mistakes |= dict.fromkeys((134e6, 134.48e6, 134.5e6, 135e6), rounded)
     expect_number(answer, right, mistakes, share=1e-9)
     return (
         f"{right:,}. Each weight of a matrix is used once for a token, so this is also the number "

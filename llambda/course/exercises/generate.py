@@ -1,13 +1,12 @@
 """The exercises of lesson 05: top-p, a stop string held back, positions, seeds."""
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate, product
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...sampling import overlap
 from .base import (
     Answer,
     Raised,
@@ -19,6 +18,7 @@ from .base import (
     same,
     shown,
 )
+from .generate_stops import STOP_CASES, STOP_FAULTS, right_pieces, stop_fault
 
 Floats = npt.NDArray[np.float64]
 Order = Callable[[Floats], npt.NDArray[np.intp]]  # of the ids
@@ -36,6 +36,9 @@ NUCLEUS_CASES = [
     (UNEVEN, 1.0),
     (np.array([0.25, 0.25, 0.25, 0.25]), 0.5),
 ]
+# Sixteen equal tokens have the first half, and twelve of them reach p. In arrays as short as those
+# above NumPy's sort leaves equals in order whether it is asked to or not.
+MANY_EQUALS, TWELVE = np.array([1, 2, 1] * 16) / 64, 0.375
 TOLERANCE = 1e-6  # for those who compute in float32
 
 BEST: Order = lambda p: np.argsort(-p, kind="stable")  # noqa: E731
@@ -66,6 +69,10 @@ NOT_SORTED = "the sum runs along the ids, unsorted. Sort first: the set is of th
 SORTED_UP = "the sort begins with the least probable token, and the set is of the best."
 EACH_ALONE = "each token is compared with p by itself. It is the running sum that must reach p."
 NOT_PUT_BACK = "so many tokens, but in sorted order: what is kept must stay at the place of its id."
+ALL_EQUALS = (
+    "all tokens are kept that are as probable as the last one needed. Of equals the lowest ids "
+    "come first, and only as many as are needed."
+)
 HIGHEST_OF_EQUALS = (
     "of equal tokens the highest id was kept, not the lowest. Reversing a sort reverses the equals "
     "as well: sort -probabilities, with kind='stable'."
@@ -95,7 +102,12 @@ def nucleus(answer: Answer) -> str:
                 raise Wrong(f"{why} {told}")
         in_order = kept == [list(range(len(ids))) for ids in right]
         alone = kept == [np.flatnonzero(row >= p).tolist() for row, p in NUCLEUS_CASES]
-        why = f"{NOT_PUT_BACK} " if in_order else f"{EACH_ALONE} " if alone else ""
+        equals = kept == [
+            np.flatnonzero(row >= row[ids].min()).tolist()
+            for (row, _), ids in zip(NUCLEUS_CASES, right, strict=True)
+        ]
+        rules = {NOT_PUT_BACK: in_order, EACH_ALONE: alone, ALL_EQUALS: equals}
+        why = next((f"{why} " for why, broken in rules.items() if broken), "")
         raise Wrong(f"{why}{told}")
     for case, ids, out in zip(NUCLEUS_CASES, right, rows, strict=True):
         wanted = np.zeros_like(case[0])
@@ -107,7 +119,38 @@ def nucleus(answer: Answer) -> str:
                     f"the right tokens, but they no longer add up to 1: divide by the sum. {told}"
                 )
             raise Wrong(f"{told}{shown(wanted / wanted.sum())}.")
+    must_be_stable(answer)
+    must_make_a_new_array(answer)
     return "The best token stays, and top-p costs at most ln(1/p) nats: two facts to test with."
+
+
+def must_be_stable(answer: Answer) -> None:
+    """Raise Wrong if of many equal tokens others are kept than those of the lowest ids."""
+    row = distribution(result(answer, (MANY_EQUALS, TWELVE)), MANY_EQUALS, TWELVE)
+    kept, right = np.flatnonzero(row > 0), np.arange(1, 36, 3)
+    if not np.array_equal(kept, right):
+        raise Wrong(
+            "of many equal tokens others are kept than those of the lowest ids. np.argsort leaves "
+            "equals in order only if it is asked to: kind='stable'. Of np.array([1, 2, 1] * 16) "
+            f"/ 64 at p = {TWELVE:g}, {kept.tolist()} are kept; right is {right.tolist()}."
+        )
+
+
+def must_make_a_new_array(answer: Answer) -> None:
+    """Raise Wrong if a call changes the array that it is given, or gives that one back."""
+    for row, p in NUCLEUS_CASES:
+        own = row.copy()
+        given = answer(own, p)
+        if not np.array_equal(own, row):
+            raise Wrong(
+                "the array that came in is changed, and whoever called has lost the probabilities. "
+                f"Write into a new one. After {nucleus_call(row, p)} it holds {shown(own)}."
+            )
+        if isinstance(given, np.ndarray) and np.shares_memory(given, own):
+            raise Wrong(
+                f"{nucleus_call(row, p)} gives back the very array that came in. If one is changed "
+                "later, so is the other: make a copy."
+            )
 
 
 def nucleus_call(row: Floats, p: float) -> str:
@@ -120,74 +163,17 @@ def distribution(given: Any, row: Floats, p: float) -> Floats:
         if p == 0:
             return np.zeros(row.size)
         raise Wrong(f"{nucleus_call(row, p)} stops with {shown(given)}.")
-    if np.shape(given) == row.shape and np.asarray(given).dtype.kind == "f":
-        return np.asarray(given, np.float64)
+    try:
+        numbers = np.asarray(given)
+    except ValueError:  # rows of several lengths
+        numbers = np.zeros(())
+    if numbers.shape == row.shape and numbers.dtype.kind == "f":
+        return np.asarray(numbers, np.float64)
     told = f"{nucleus_call(row, p)} gives {shown(given)}."
     raise Wrong(f"an array of {row.size} probabilities is wanted; {told}")
 
 
 # ---------------------------------------------------------------- 05.2
-
-STOP_CASES: list[tuple[Sequence[str], str]] = [
-    (["The quick br", "own", " fox", " jumps"], "own fox"),
-    (["a", "a", "a", "b"], "aab"),
-    (["a", "a", "a", "b", "c"], "aab"),
-    (["say ", "a stop! ", "Go", " on"], "stop"),
-    (["one\n", "\ntwo", " three"], "\n\n"),
-    (["x ", "own"], "own fox"),
-    (["first stop, last stop"], "stop"),
-    (["nothing", " to ", "see"], "end"),
-    ([], "end"),
-]
-STOP_FAULTS = {  # what is reported first stands first
-    "spread": "a stop string that is spread over several pieces goes unnoticed: look for it in "
-    "what is held back and the new piece together.",
-    "restart": "one beginning was disproved, and another one was forgotten that is still open: "
-    "after 'aaa' two letters may belong to 'aab'. Hold back the longest end that is a beginning.",
-    "leak": "a part of the stop string is shown before it is complete. Hold back an end of the "
-    "text that could be its beginning.",
-    "itself": "the stop string itself is shown, and the text should end before it.",
-    "last": "the text ends at the last stop string, and should at the first.",
-    "after": "text is shown that stands after the stop string.",
-    "before": "text before the stop string is lost, where both come in one piece.",
-    "tail": "the tail is lost: when no piece follows, what was held back is text after all.",
-    "late": "nothing is lost, but it is shown too late. What cannot belong to a stop string any "
-    "more is to be shown at once.",
-    "other": "",
-}
-
-
-def right_pieces(pieces: Sequence[str], stop: str) -> list[str]:
-    visible, held = [], ""
-    for piece in pieces:
-        text = held + piece
-        if stop in text:
-            visible.append(text[: text.find(stop)])
-            return visible + [""] * (len(pieces) + 1 - len(visible))
-        keep = overlap(text, stop)
-        visible.append(text[: len(text) - keep])
-        held = text[len(text) - keep :]
-    return [*visible, held]
-
-
-def stop_fault(pieces: Sequence[str], stop: str, given: Sequence[str]) -> str:
-    """Which of STOP_FAULTS a wrong answer has, by what it shows and when."""
-    end = next((i for i, text in enumerate(accumulate(pieces)) if stop in text), len(pieces))
-    right, ours = (list(accumulate(texts)) for texts in (right_pieces(pieces, stop), given))
-    if any(given[end + 1 :]) and ours[-1] != right[-1]:  # it went on
-        noticed = stop in pieces[end] or stop not in ours[-1]
-        return "after" if noticed else "restart" if stop == "aab" else "spread"
-    if any(len(b) > len(a) for a, b in zip(right[:end], ours[:end], strict=True)):
-        return "leak"
-    if ours[-1] == right[-1]:
-        return "late"
-    if ours[-1] == "".join(pieces).rpartition(stop)[0] != "":
-        return "last"
-    if ours[-1].startswith(right[-1]):
-        return "itself" if ours[-1] == right[-1] + stop else "after"
-    if right[-1].startswith(ours[-1]):
-        return "tail" if end == len(pieces) else "before"
-    return "other"
 
 
 @exercise("05.2", "Held back", kind="code", minutes=12, difficulty=3)
@@ -199,7 +185,8 @@ def held_back(answer: Answer) -> str:
         if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
             raise Wrong(f"a list of strings is wanted. {told}")
         if len(given) != len(pieces) + 1:
-            raise Wrong(f"one string for each piece is wanted, and one for the end. {told}")
+            empty = " (An empty piece is a piece as well.)" if "" in pieces else ""
+            raise Wrong(f"one string for each piece is wanted, and one for the end.{empty} {told}")
         if given != right:
             found.setdefault(stop_fault(pieces, stop, given), told)
     for fault, why in STOP_FAULTS.items():
@@ -218,7 +205,12 @@ def positions(answer: Answer) -> str:
     right = sum(range(PROMPT, PROMPT + NEW))
     once = "that is each position once. This loop evaluates the whole text again for every token."
     no_prompt = "the prompt is forgotten. It is evaluated in every step, too."
+    close = (
+        "close, but a count comes out exactly. Take the first step and the last together, the "
+        "second and the last but one: how many pairs are there, and how many positions in each?"
+    )
     mistakes: dict[float, str] = {
+        **dict.fromkeys(range(right - 50, right + 51), close),
         PROMPT + NEW: once,
         PROMPT + NEW - 1: once,
         sum(range(PROMPT + 1, PROMPT + NEW + 1)): "one too many in each row. The first new token "
@@ -228,12 +220,18 @@ def positions(answer: Answer) -> str:
         NEW * NEW: "100 times 100 takes all steps to be equally long. They grow from 10 to 109.",
         NEW * (PROMPT + NEW): "that takes every step to be as long as the text in the end. They "
         "grow from 10 to 109.",
+        NEW * PROMPT + NEW * NEW // 2: "that takes the new tokens' part for half of 100 times 100. "
+        "They add 0 to the first step and 99 to the last: 0 + 1 + ... + 99.",
+        NEW
+        * NEW
+        // 2: "half of 100 times 100 is an estimate, and the prompt is not in it. The steps "
+        "grow from 10 to 109.",
         NEW * PROMPT: "the new tokens are forgotten. They belong to the text that is evaluated.",
         **{sum(range(first, NEW + first)): no_prompt for first in (0, 1)},
         sum(range(1, PROMPT + NEW)): "that evaluates the prompt token by token. Its 10 tokens "
         "come in one call, the first.",
     }
-    expect_number(answer, right, mistakes, share=0.001)
+    expect_number(answer, right, mistakes, share=1e-9)
     return f"10 + 11 + ... + 109, and only {PROMPT + NEW - 1} of them for the first time."
 
 

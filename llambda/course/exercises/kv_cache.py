@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...config import ModelConfig, RopeConfig
-from ...engines.base import State, check_call
-from ...engines.naive import NaiveEngine
-from ...errors import InputError
+from ...config import RopeConfig
+from ...errors import plural
 from ...kernels.attention import attention
 from ...kernels.rope import frequencies, rotate, table
-from .base import Answer, Wrong, exercise, expect_number, same
+from .base import Answer, Wrong, exercise, expect_number, result, same, shown
+from .kv_cache_reuse import REUSE_CASES, judge_reuse
 
 Floats = npt.NDArray[np.float32]
 
@@ -87,14 +86,42 @@ def plan(
     return attend
 
 
+def rows_of(given: Any, count: int) -> Floats:
+    """The rows that a call gave for so many ids. Raises Wrong for everything else."""
+    try:
+        rows: Floats = np.asarray(given, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        rows = np.zeros((), np.float32)
+    if rows.shape != (count, HEADS, WIDTH):
+        what = f"shape {list(rows.shape)}" if rows.ndim else shown(given)
+        raise Wrong(
+            f"return the rows of the chunk, [{count}, {HEADS}, {WIDTH}] for {plural(count, 'id')}; "
+            f"not {what}."
+        )
+    return rows
+
+
 def in_chunks(attend: Attend, sizes: Sequence[int]) -> Floats:
     """Rows of all positions, from calls of these sizes on buffers that were in use before."""
     keys, values, rows, start = OLD_KEYS.copy(), OLD_VALUES.copy(), [], 0
     for size in sizes:
         at = slice(start, start + size)
-        rows.append(attend(Q[at].copy(), K[at].copy(), V[at].copy(), start, keys, values))
+        given = attend(Q[at].copy(), K[at].copy(), V[at].copy(), start, keys, values)
+        rows.append(rows_of(given, size))
         start += size
     return np.concatenate(rows)
+
+
+def in_turns(attend: Attend) -> list[Floats]:
+    """Rows of two texts that take turns, each with buffers of its own: of all calls, in order."""
+    texts = [(Q, K, V), (Q[::-1], K[::-1], V[::-1])]
+    buffers = [(OLD_KEYS.copy(), OLD_VALUES.copy()) for _ in texts]
+    rows = []
+    for start, end in ((0, 2), (2, 5), (5, N)):
+        for text, (keys, values) in zip(texts, buffers, strict=True):
+            q, k, v = (x[start:end].copy() for x in text)
+            rows.append(rows_of(attend(q, k, v, start, keys, values), end - start))
+    return rows
 
 
 RESTARTS = (
@@ -146,9 +173,7 @@ def attend(answer: Answer) -> str:
         if "(3,2,8) into shape (2,3,8)" in str(error):
             raise Wrong("`k` is [n, 2, 8], `keys` is [2, room, 8]: swap the two axes.") from None
         raise
-    if np.shape(first) != (3, HEADS, WIDTH):
-        given = "None" if first is None else f"shape {list(np.shape(first))}"
-        raise Wrong(f"return the rows of the chunk, [3, {HEADS}, {WIDTH}] for 3 ids; not {given}.")
+    rows_of(first, 3)
     right = in_chunks(plan(), [N])
     wrong = []
     for sizes in chunkings(N):
@@ -156,6 +181,12 @@ def attend(answer: Answer) -> str:
         if not same(rows, right, TOLERANCE):
             wrong.append((sizes, rows))
     if not wrong:
+        if not same(result(in_turns, (answer,)), in_turns(plan()), TOLERANCE):
+            raise Wrong(
+                "two texts that take turns get mixed up. Something is kept outside of `keys` and "
+                "`values`, in a global perhaps, and so all texts share it. Every call brings the "
+                "buffers of its own text, and its `start`: use nothing else."
+            )
         return (
             "All 256 chunkings agree. A row depends on its position and on what stands before it, "
             "and not on the call that brought it: so a server may cut a long prompt wherever it "
@@ -183,7 +214,7 @@ LAYERS, QUERY_HEADS, CACHED_HEADS, HEAD_DIM, F32 = 30, 9, 3, 64, 4
 @exercise("06.2", "What a position takes", kind="predict", minutes=4, difficulty=1)
 def position_bytes(answer: Answer) -> str:
     right = 2 * LAYERS * CACHED_HEADS * HEAD_DIM * F32
-    mistakes = {
+    mistakes: dict[float, str] = {
         right * QUERY_HEADS / CACHED_HEADS: (
             "that counts the query heads. What is kept are keys and values, and of those a layer "
             "has only 3 heads: three query heads share one."
@@ -199,51 +230,19 @@ def position_bytes(answer: Answer) -> str:
         right / F32: "that many numbers, and each takes four bytes.",
         right / LAYERS: "that is one layer, and every layer keeps keys and values of its own.",
         right * 8: "bits. Bytes were asked for.",
+        right / 1000: "that is in kilobytes. Bytes were asked for.",
+        right / 1024: "that is in KiB, 1,024 bytes each. Bytes were asked for.",
+        **dict.fromkeys(
+            (45_000, 46_000, 46_100, 46_500),
+            "that is a rounded figure. It is a product of whole numbers, so give it exactly.",
+        ),
     }
-    expect_number(answer, right, mistakes)
+    expect_number(answer, right, mistakes, share=1e-9)
     return (
         f"2 x 30 x 3 x 64 x 4. At 4,096 positions that is {4096 * right / 1e6:.0f} MB, twice the "
         "96 MB in which the file stores the weights. So GQA, three query heads on one key/value "
         "head, is there to make this number small."
     )
-
-
-class Recording(NaiveEngine):
-    """An engine that only notes what it was asked to evaluate. Its logits tell its state's ids."""
-
-    def __init__(self) -> None:
-        self.config = ModelConfig("letters", 1, 8, 1, 1, 8, 8, 27, 32, 1e-5, RopeConfig(8))
-        self.evaluated: list[int] = []
-
-    def forward(self, state: State, ids: Sequence[int], *_: Any, **__: Any) -> Floats:
-        checked = check_call(self, state, ids)
-        self.evaluated += checked
-        state.ids += checked
-        return logits_after(state.ids)
-
-
-def logits_after(ids: Sequence[int]) -> Floats:
-    return np.random.default_rng(ids).normal(size=27).astype(np.float32)
-
-
-REUSE_CASES = [  # held, asked for, the fewest to evaluate
-    ("ABC", "ABCDE", 2), ("ABCD", "ABC", 1), ("ABCD", "ABCD", 1), ("ABCD", "ABXD", 2),
-    ("ABCD", "ABXYZ", 3), ("ABCD", "XY", 2), ("ABCD", "A", 1), ("", "AB", 2),
-]  # fmt: skip
-
-
-def numbers(letters: str) -> list[int]:
-    return [ord(letter) - 64 for letter in letters]
-
-
-def letters(ids: Sequence[int]) -> str:
-    return "".join(chr(64 + i) for i in ids)
-
-
-NO_LOGITS = (
-    "The cache keeps keys and values, but no logits: those of the last id come only from "
-    "evaluating it, again if need be."
-)
 
 
 @exercise("06.3", "A prefix used again", kind="code", minutes=10, difficulty=2)
@@ -257,42 +256,3 @@ def reuse(answer: Answer) -> str:
         "llambda's chat does the same (`common_prefix` in llambda/conversation.py), so that a "
         "long conversation costs only what is new."
     )
-
-
-def judge_reuse(answer: Answer, held: str, asked: str, fewest: int) -> None:
-    engine = Recording()
-    state = engine.new_state(16)
-    if held:
-        engine.forward(state, numbers(held))
-    engine.evaluated.clear()
-    case = f"(The state holds {held or 'nothing'}, asked for is {asked}.)"
-    try:
-        logits = answer(engine, state, numbers(asked))
-    except InputError as error:
-        if "no token ids" in str(error):
-            raise Wrong(f"no id is left for forward to evaluate. {NO_LOGITS} {case}") from None
-        raise
-    evaluated, holds = letters(engine.evaluated), letters(state.ids)
-    if not evaluated:
-        raise Wrong(f"nothing is evaluated. {NO_LOGITS} {case}")
-    if len(holds) == len(asked) and holds != asked:
-        raise Wrong(
-            f"the state now holds {holds}: an old id was taken for a new one. Compare the ids, not "
-            f"only their number. {case}"
-        )
-    if holds.startswith(held) and holds not in (held, asked):
-        raise Wrong(
-            f"the state's length is not cut: it goes on behind {held} and now holds {holds}. "
-            f"Truncate it to what the two have in common, and evaluate the rest. {case}"
-        )
-    if holds != asked:
-        raise Wrong(f"the given state now holds {holds}. {case}")
-    if logits is None:
-        raise Wrong(f"nothing is returned: return what forward gives. {case}")
-    if not same(logits, logits_after(numbers(asked))):
-        raise Wrong(f"what is returned are not the logits after the last id. {case}")
-    if len(evaluated) > fewest:
-        raise Wrong(
-            f"right, but {evaluated} was evaluated where {asked[-fewest:]} is enough. Keep what "
-            f"the state and the ids have in common. {case}"
-        )

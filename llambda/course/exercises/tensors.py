@@ -1,151 +1,13 @@
 """The exercises of lesson 01: where an element lies, what reading costs, sums, foreign calls."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from .base import Answer, Wrong, exercise, expect_calls, expect_choices, result, shown
-
-Shape = tuple[int, ...]
-Keys = tuple[slice, ...]
-Place = Callable[[int, int, slice, int], int]  # elements, stride, key, index -> bytes on one axis
-
-ALL, BACK = slice(None), slice(None, None, -1)
-OFFSET_CASES: list[tuple[int, Shape, Shape, Keys, Shape]] = [
-    (0, (4, 8), (32, 4), (ALL, ALL), (2, 3)),
-    (64, (4, 8), (32, 4), (slice(1, 3), ALL), (1, 5)),
-    (0, (4, 8), (32, 4), (ALL, slice(1, None, 2)), (3, 2)),
-    (64, (4, 8), (32, 4), (slice(1, 3), BACK), (0, 0)),
-    (128, (5, 6), (64, 4), (BACK, slice(1, 5)), (1, 2)),  # rows padded to a cache line
-    (16, (5, 6), (12, 2), (slice(-2, None, -1), slice(4, 0, -2)), (2, 1)),
-    (8, (6, 5), (8, 48), (slice(1, None, 3), slice(None, None, -2)), (1, 2)),  # a transpose
-    (28, (4, 8), (32, -4), (slice(1, 3), ALL), (1, 2)),  # a view that is reversed already
-]
-
-
-def by_axis(place: Place) -> Callable[..., int]:
-    """The base and what `place` gives for each axis."""
-
-    def walk(base: int, *of_each_axis: tuple[Any, ...]) -> int:
-        return base + sum(place(*axis) for axis in zip(*of_each_axis, strict=True))
-
-    return walk
-
-
-def by_slice(place: Callable[[int, int, int, int], int]) -> Callable[..., int]:
-    """As by_axis, for a place that depends on the slice's start and step, stride and index."""
-
-    def on_axis(n: int, stride: int, key: slice, i: int) -> int:
-        start, _, step = key.indices(n)
-        return place(start, step, stride, i)
-
-    return by_axis(on_axis)
-
-
-right_offset = by_slice(lambda start, step, stride, i: (start + i * step) * stride)
-
-
-def in_elements(base: int, shape: Shape, strides: Shape, keys: Keys, index: Shape) -> int:
-    """The number of elements before this one, in a matrix without gaps."""
-    gapless = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return right_offset(0, shape, gapless, keys, index)
-
-
-def in_a_copy(base: int, shape: Shape, strides: Shape, keys: Keys, index: Shape) -> int:
-    """The bytes before this element in a new array that holds the view's elements only."""
-    kept = tuple(len(range(*key.indices(n))) for n, key in zip(shape, keys, strict=True))
-    return min(map(abs, strides)) * in_elements(0, kept, strides, (ALL,) * len(kept), index)
-
-
-BYTES = " The strides are in bytes already: nothing is left to convert."
-OFFSET_MISTAKES: list[tuple[Callable[..., Any], str]] = [
-    (
-        lambda base, *rest: right_offset(0, *rest),
-        "the base is dropped: the matrix itself begins `base` bytes into the buffer.",
-    ),
-    (
-        in_elements,
-        "this is the number of elements before this one, and bytes are asked for. Use the strides, "
-        "and begin at the base.",
-    ),
-    (
-        lambda base, *rest: base + in_elements(base, *rest),
-        "elements are added to a base that is in bytes. The strides say how many bytes a step is.",
-    ),
-    (
-        lambda base, *rest: base + right_offset(0, *rest) // 4,
-        "the way from the base is divided by 4, which makes elements of bytes." + BYTES,
-    ),
-    (
-        lambda *case: right_offset(*case) // 4,
-        "the whole offset is divided by 4, which makes elements of bytes." + BYTES,
-    ),
-    (
-        by_slice(lambda start, step, stride, i: 4 * (start + i * step) * stride),
-        "the strides are multiplied by 4, as if they counted elements." + BYTES,
-    ),
-    (
-        by_slice(lambda start, step, stride, i: (start + i * step) * abs(stride)),
-        "the sign of a stride is lost: in a view that is reversed already it is negative.",
-    ),
-    (
-        lambda base, *rest: base + 4 * in_elements(base, *rest),
-        "the strides are worked out from the shape. Rows may have gaps between them, and a "
-        "transpose walks the other way: use the strides that are given.",
-    ),
-    (
-        in_a_copy,
-        "that is the place in a new array that holds a copy of the view. Nothing is copied: the "
-        "element stays where the matrix has it.",
-    ),
-    (
-        lambda base, *rest: base + in_a_copy(base, *rest),
-        "that would be the place if the view were copied to the base, without gaps. Nothing is "
-        "copied: the element stays where the matrix has it.",
-    ),
-    (
-        by_slice(lambda start, step, stride, i: i * stride),
-        "the slices are ignored: `index` counts in the view, not in the matrix.",
-    ),
-    (
-        by_slice(lambda start, step, stride, i: i * step * stride),
-        "the view's start is forgotten. A reversed view begins at the last element.",
-    ),
-    (
-        by_slice(lambda start, step, stride, i: start + i * step * stride),
-        "the view's start is in elements: it needs the stride as well as the step does.",
-    ),
-    (
-        by_axis(
-            lambda n, stride, key, i: (
-                range(n)[slice(None, None, key.step) if (key.step or 1) < 0 else key][i] * stride
-            )
-        ),
-        "a reversed view begins at the last element only if its start is left out: let "
-        "`key.indices(n)` work it out.",
-    ),
-    (
-        by_slice(lambda start, step, stride, i: (start + i) * stride),
-        "the step is forgotten: one step in the view is `step` elements of the matrix.",
-    ),
-    (
-        by_slice(lambda start, step, stride, i: (start + i * abs(step)) * stride),
-        "the sign of the step is lost: a reversed view walks towards smaller addresses.",
-    ),
-    (
-        by_axis(lambda n, stride, key, i: ((key.start or 0) + i * (key.step or 1)) * stride),
-        "a missing start is 0 only for a positive step. Backwards it is the last element, and a "
-        "negative start counts from the end: let `key.indices(n)` work it out.",
-    ),
-    (
-        by_axis(lambda n, stride, key, i: (key.start + i * key.step) * stride),
-        "a slice may leave start or step out, and then they are None: let `key.indices(n)` work "
-        "them out.",
-    ),
-]
+from .tensors_offset import OFFSET_CASES, OFFSET_MISTAKES, right_offset
 
 
 @exercise("01.1", "Where does it lie?", kind="code", minutes=10, difficulty=2)
@@ -265,9 +127,9 @@ seen      address printed by Python 7f3a_b404_01c4, received by the function 7f3
 
 @exercise("01.4", "Four foreign calls", kind="diagnose", minutes=5, difficulty=3)
 def calls(answer: Answer) -> str:
-    if isinstance(answer, dict):
+    if isinstance(answer, Mapping):
         for key, choice in answer.items():
-            if key in REPORTS and choice not in (..., *CAUSES):
+            if key in REPORTS and (not isinstance(choice, str) or choice not in CAUSES):
                 raise Wrong(f"{key}: {shown(choice)} is none of {', '.join(map(repr, CAUSES))}.")
     owner = "every array here lives in a global, and the symptom is the same every time."
     mistakes: dict[tuple[str, Any], str] = {

@@ -1,145 +1,35 @@
 """The exercises of lesson 02: a key and its value, a block of Q4_1, five bad readers, bits."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...quants import BY_NAME, Bytes, Floats, decode_bf16, decode_q4_1, decode_q8_0, half, nibbles
-from .base import (
-    Answer,
-    Function,
-    Wrong,
-    exercise,
-    expect_calls,
-    expect_choices,
-    expect_number,
-    said,
-    shown,
+from .base import Answer, Function, Wrong, exercise, expect_calls, expect_choices, expect_number
+from .weights_entry import (
+    ENTRIES,
+    OTHERS,
+    READERS_THAT_ERR,
+    RIGHT,
+    UNKNOWN,
+    cuts,
+    lies,
+    must_refuse,
+    must_refuse_type,
 )
 
 # ---------------------------------------------------------------- 02.1 a key and its value
 
 
-def text(word: str) -> bytes:
-    return struct.pack("<Q", len(word.encode())) + word.encode()
-
-
-def entry(name: str, kind: int, value: bytes) -> bytes:
-    return text(name) + struct.pack("<I", kind) + value
-
-
-HEADER, AFTER = struct.pack("<4sIQQ", b"GGUF", 3, 0, 5), b"\x07" * 24  # what may stand around one
-ENTRIES: list[tuple[bytes, tuple[str, Any]]] = [  # the bytes, and what they say
-    (entry("width", 4, struct.pack("<I", 576)), ("width", 576)),
-    (entry("llama.rope.base", 6, struct.pack("<f", 2.5)), ("llama.rope.base", 2.5)),
-    (entry("größe", 10, struct.pack("<Q", 2**40 + 3)), ("größe", 2**40 + 3)),
-    (entry("arch", 8, text("llama")), ("arch", "llama")),
-    (entry("comments", 8, text("")), ("comments", "")),
-    (entry("eos", 4, b"\xff\xff\xff\xff"), ("eos", 2**32 - 1)),
-    (entry("seed", 10, b"\xfe" + b"\xff" * 7), ("seed", 2**64 - 2)),
-]
-PADDED = "A file is packed without gaps: begin every format with '<', and round nothing up."
-
-
-def padding(unit: int, layout: str, careful: bool) -> Function:
-    """A reader that rounds the type's position up to `unit`, or lets struct pad ("@")."""
-
-    def read(data: bytes, at: int) -> tuple[str, Any, int]:
-        (n,) = struct.unpack_from("<Q", data, at)
-        name, at = data[at + 8 : at + 8 + n].decode(), at + 8 + n
-        at += -at % unit
-        (kind,) = struct.unpack_from("<I", data, at)
-        numbers = layout + "I" + {4: "I", 6: "f", 8: "Q", 10: "Q"}[kind]
-        value, at = struct.unpack_from(numbers, data, at)[1], at + struct.calcsize(numbers)
-        if kind == 8:
-            if careful and at + value > len(data):
-                raise ValueError("cut short")
-            return name, data[at : at + value].decode(), at + value
-        return name, value, at
-
-    return read
-
-
-def must_refuse(read: Function, cases: Sequence[tuple[bytes, int, str]]) -> None:
-    """Raise Wrong unless the answer raises ValueError for all cases: (data, at, what it is)."""
-    crashed = None
-    for data, at, what in cases:
-        try:
-            found = read(data, at)
-        except ValueError:
-            continue
-        except Exception as error:
-            crashed = crashed or f"where {what} it ends in {said(error).partition(':')[0]}"
-            continue
-        if not isinstance(found, tuple | list):
-            why = "nothing is raised"
-        elif not isinstance(found[1], str):
-            why = "a number is made of fewer bytes than it has"
-        else:
-            why = "nothing is compared with what is left" if crashed else "a length is trusted"
-        raise Wrong(
-            f"{why}: {what}, and your reader answers {shown(found)}. A slice that passes the end "
-            "is silently shorter: compare with the bytes that are left first."
-        )
-    if crashed:
-        raise Wrong(
-            f"it refuses, but not cleanly: {crashed}. Compare with the bytes that are left before "
-            "you read, and raise ValueError."
-        )
-
-
 @exercise("02.1", "A key and its value", kind="code", minutes=15, difficulty=3)
 def key_value(answer: Answer) -> str:
-    right = {(raw + AFTER, 0): (*says, len(raw)) for raw, says in ENTRIES}
-    right |= {(HEADER + data, 24): (*says[:2], 24 + says[2]) for (data, _), says in right.items()}
-
-    def only_at_zero(data: bytes, at: int) -> tuple[str, Any, int]:
-        return {(data, 0): right[data, at]}[data, at]
-
-    def name_from_start(data: bytes, at: int) -> tuple[str, Any, int]:
-        name, value, end = right[data, at]
-        return data[8 : 8 + len(name.encode())].decode(), value, end
-
-    def signed(data: bytes, at: int) -> tuple[str, Any, int]:
-        name, value, end = right[data, at]
-        return name, value - {"eos": 2**32, "seed": 2**64}.get(name, 0), end
-
-    between = f"struct skips 4 bytes between the type and the value. {PADDED}"
-    mistakes: list[tuple[Function, str]] = [(padding(1, "@", c), between) for c in (False, True)]
-    for unit in (4, 8):
-        why = f"the type is looked for at the next multiple of {unit}. {PADDED}"
-        mistakes.append((padding(unit, "<", False), why))
-    mistakes += [
-        (
-            lambda data, at: (*right[data, at][:2], right[data, at][2] - at),
-            "`end` counts from the entry. Count it from the file's start, as `at` does.",
-        ),
-        (signed, "a u32 and a u64 have no sign: their letters are I and Q, not i and q."),
-        (name_from_start, "the name is taken from the file's start, and not from `at` on."),
-        (only_at_zero, "it fails for an entry that is not at byte 0. Begin to read at `at`."),
-        (lambda data, at: right[data, at][:2], "`end` is missing: three things are wanted."),
-    ]
-    expect_calls(answer, list(right), lambda data, at: right[data, at], mistakes)
-    cases = [
-        (HEADER + raw[:n], 24, f"an entry of {len(raw)} bytes is cut to {n}")
-        for raw, _ in ENTRIES
-        for n in range(len(raw))
-    ]
-    for lie in (2**63, 2**40, 200):
-        raw = struct.pack("<Q", lie) + ENTRIES[0][0][8:] + AFTER
-        cases.append((raw, 0, f"a name of {lie:,} bytes is announced in {len(raw)}"))
-    must_refuse(answer, cases)
-    try:
-        answer(entry("a", 99, AFTER), 0)
-    except ValueError:
-        pass
-    except Exception as error:
-        raise Wrong(f"type 99 ends in another error than ValueError: {said(error)}") from None
-    else:
-        raise Wrong("a value of type 99 is accepted, and nobody can know where it ends.")
+    expect_calls(answer, list(RIGHT), lambda data, at: RIGHT[data, at], READERS_THAT_ERR)
+    must_refuse(answer, [*cuts(), *lies()])
+    for kind in (*UNKNOWN, *OTHERS):
+        must_refuse_type(answer, kind)
     return (
         f"All {sum(len(raw) for raw, _ in ENTRIES)} prefixes are refused. One comparison in one "
         "place is enough, if whoever wants bytes has to pass there."
@@ -163,15 +53,35 @@ def faulty(
     plus: int = 1,
     order: Callable[[Bytes], Bytes | Floats] = nibbles,
     at: tuple[int, int, int] = (0, 2, 4),
+    read: Callable[[Bytes, int], Floats] = half,
 ) -> Function:
     """A decoder d * (code - less) + plus * m, with its own order and places of d, m and codes."""
 
     def decode(block: bytes) -> Floats:
         raw = np.frombuffer(block, np.uint8)
         codes = order(raw[at[2] : at[2] + 16]).astype(np.float32)
-        return half(raw, at[0]) * (codes - np.float32(less)) + plus * half(raw, at[1])
+        return read(raw, at[0]) * (codes - np.float32(less)) + plus * read(raw, at[1])
 
     return decode
+
+
+def with_one_in_front(raw: Bytes, at: int) -> Floats:
+    """A half whose 1 in front is taken for granted, and which thus knows no subnormal numbers."""
+    value = half(raw, at)
+    normal = np.copysign(2**-15 + np.abs(value) / 2, value)
+    return np.where(np.abs(value) < 2**-14, normal, value).astype(np.float32)
+
+
+def flushed(raw: Bytes, at: int) -> Floats:
+    """A half whose subnormal numbers are taken for zero."""
+    value = half(raw, at)
+    return np.where(np.abs(value) < 2**-14, 0, value).astype(np.float32)
+
+
+def in_halves(block: bytes) -> npt.NDArray[np.float16]:
+    """A decoder that computes in the type in which d and m are stored."""
+    d, m = np.frombuffer(block, "<f2", 2)
+    return np.asarray(d * nibbles(np.frombuffer(block, np.uint8)[4:]).astype(np.float16) + m)
 
 
 @exercise("02.2", "A block of Q4_1", kind="code", minutes=10, difficulty=2)
@@ -181,6 +91,8 @@ def q4_1(answer: Answer) -> str:
         q4_1_block(0.5, -1.25, (np.arange(32) * 7 + np.arange(32) // 16 * 3) % 16),
         q4_1_block(0.125, 0.75, codes[0]),
         q4_1_block(-0.25, 3.0, codes[1]),
+        q4_1_block(0.0373, -0.2891, codes[0]),  # with fractions that fill a half
+        q4_1_block(4.1e-5, 0.0, codes[1]),  # too small for the 1 in front of a fraction
     ]
     order = "the nibbles are interleaved. Byte j holds element j (low bits) and j + 16 (high bits)."
     header = "a header of 2 bytes is skipped. Two halves stand in front, d and m: 4 bytes."
@@ -199,6 +111,25 @@ def q4_1(answer: Answer) -> str:
         (faulty(at=(2, 0, 4)), "d and m are swapped: d stands first, and multiplies."),
         (high_first, "the low nibbles are the first half, not the high ones."),
         (unshifted, "the high nibbles are not shifted down: their codes reach 240."),
+        (
+            in_halves,
+            "you compute in float16. A product d * code has up to 15 significant bits, and a half "
+            "has 11: make d and m wider before you multiply.",
+        ),
+        (
+            lambda block: faulty()(block).astype(np.float16),
+            "the weights are rounded to float16. The block stores d and m as halves; the weights "
+            "made of them have more bits: give them back as float32, or as Python's numbers.",
+        ),
+        (
+            faulty(read=flushed),
+            "a tiny d is taken for zero. A half with exponent 0 is subnormal, and no zero unless "
+            "its fraction is 0, too.",
+        ),
+        (
+            faulty(read=with_one_in_front),
+            "a half with exponent 0 is zero or subnormal: there is no 1 in front of its fraction.",
+        ),
     ]
     cases = [(block.tobytes(),) for block in blocks]
     expect_calls(
@@ -280,7 +211,7 @@ def readers(answer: Answer) -> str:
 @exercise("02.4", "Bits per weight", kind="predict", minutes=3, difficulty=1)
 def bits_per_weight(answer: Answer) -> str:
     for name, code, halves in (("Q8_0", 8, 1), ("Q4_0", 4, 1), ("Q4_1", 4, 2)):
-        if not isinstance(answer, dict) or name not in answer:
+        if not isinstance(answer, Mapping) or name not in answer:
             raise Wrong("a dict with the keys Q8_0, Q4_0 and Q4_1 is wanted.")
         form = BY_NAME[name]
         hidden = "its scale and its minimum" if halves == 2 else "its scale"
