@@ -339,7 +339,7 @@ FAULTS = {
     "final norm skipped": Fault(
         NaiveEngine,
         "evaluate",
-        (("x = rms_norm(x, self.weights.final_norm, self.config.norm_eps)", "pass"),),
+        (("x = self.rms_norm(x, self.weights.final_norm, self.config.norm_eps)", "pass"),),
         None,
         "final_norm",
         position=0,

@@ -131,14 +131,14 @@ def test_a_number():
 
 
 def test_an_error_that_cannot_say_what_it_is():
-    class Mute(Exception):
+    class MuteError(Exception):
         def __str__(self) -> str:
             raise ZeroDivisionError
 
     def judge(answer: Any) -> str:
-        raise Mute
+        raise MuteError
 
-    assert "Mute: (its text raises another error)" in verdict(judge, 4)
+    assert "MuteError: (its text raises another error)" in verdict(judge, 4)
 
 
 def test_choices():

@@ -121,7 +121,7 @@ def expect_number(
     except (TypeError, ValueError):
         raise Wrong(f"a number is wanted, and {shown(answer)} is none.") from None
     except OverflowError:  # a whole number that no float can hold
-        number = math.copysign(math.inf, answer)
+        number = math.inf if answer > 0 else -math.inf
     if near(number, right, share):
         return
     for wrong, why in mistakes.items():

@@ -10,8 +10,8 @@ from matplotlib.patches import Circle, Rectangle
 
 from ...check import Comparison, trace_engine
 from ...config import ModelConfig
-from ...kernels.attention import softmax
 from ...kernels.rope import frequencies
+from ...kernels.softmax import softmax
 from ...model import Model
 from ..plots import (
     INK,
