@@ -126,6 +126,11 @@ def test_real_arithmetic(name: str, vector: Vector):
     assert_meant(getattr(arithmetic, name), (vector, vector))
 
 
+@pytest.mark.parametrize("vector", WORDS, ids=str)
+def test_the_larger_of_whole_numbers(vector: Vector):
+    assert_meant(arithmetic.maximum, (vector, vector))
+
+
 @pytest.mark.parametrize("vector", WHOLE, ids=str)
 @pytest.mark.parametrize("name", ["bit_and", "bit_or", "bit_xor"])
 def test_bits(name: str, vector: Vector):
@@ -210,7 +215,7 @@ def test_the_sum_of_the_lanes_has_its_order(vector: Vector):
     assert np.array_equal(out, halves[:, 0])
 
 
-@pytest.mark.parametrize("vector", REAL, ids=str)
+@pytest.mark.parametrize("vector", [*REAL, *WORDS], ids=str)
 def test_the_largest_lane(vector: Vector):
     lanes, load = vector.lanes, LOAD[vector]
 
@@ -231,7 +236,7 @@ TRIPLES = {
     "maddubs": [("u8x32", "i8x32"), ("u8x64", "i8x64")],
     "madd": [("i16x16", "i16x16"), ("i16x32", "i16x32")],
     "dot4": [("i32x8", "u8x32", "i8x32"), ("i32x16", "u8x64", "i8x64")],
-    "sign": [("i8x32", "i8x32")],
+    "sign": [("i8x32", "i8x32"), ("i8x64", "i8x64")],
     "absolute": [("i8x32",), ("i8x64",)],
 }
 
@@ -262,6 +267,44 @@ def test_every_pair_of_bytes():
     assert np.array_equal(out, (2 * pairs[:, 0] * pairs[:, 1]).clip(-32768, 32767))
 
 
+UNSIGNED = [registers.u8x32, registers.u8x64]
+
+
+@pytest.mark.parametrize("vector", UNSIGNED, ids=str)
+def test_the_last_bits_of_bytes(vector: Vector):
+    lanes, load = vector.lanes, LOAD[vector]
+
+    @njit
+    def masked(array, n, out):
+        for at in range(0, array.size, lanes):
+            store(out, at, integers.low_bits(load(array, at), n))
+
+    v = np.arange(256, dtype=np.uint8)
+    for n in range(8):
+        out = np.zeros_like(v)
+        masked(v, n, out)
+        assert np.array_equal(out, eval(meaning(integers.low_bits)))
+
+
+@pytest.mark.parametrize("vector", UNSIGNED, ids=str)
+def test_a_bit_more_for_every_byte(vector: Vector):
+    lanes, load = vector.lanes, LOAD[vector]
+
+    @njit
+    def joined(bytes_, array, at, n, out):
+        for row in range(ROWS):
+            v = integers.add_bit(load(bytes_, row * lanes), array, at + row, n)
+            store(out, row * lanes, v)
+
+    every, bits = values(vector, 8), values(registers.u8x32, 9).reshape(-1)
+    for n in range(8):
+        out = np.zeros_like(every)
+        joined(every.reshape(-1), bits, 5, n, out.reshape(-1))
+        for row, v in enumerate(every):
+            names = {"np": np, "v": v, "array": bits, "at": 5 + row, "n": n}
+            assert np.array_equal(out[row], eval(meaning(integers.add_bit), names))
+
+
 # ---------------------------------------------------------------- memory
 
 
@@ -286,6 +329,23 @@ def test_all_halves_are_widened(lanes: int):
     assert np.array_equal(halves, bits.view(np.float16).astype(np.float32), equal_nan=True)
     wanted = (bits.astype(np.uint32) << 16).view(np.float32)
     assert np.array_equal(bfloats.view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_all_bytes_are_widened(kind: Any, lanes: int):
+    load = getattr(memory, f"load_{np.dtype(kind).kind}8_f32x{lanes}")
+
+    @njit
+    def widened(array, out):
+        for at in range(0, array.size, lanes):
+            store(out, at, load(array, at))
+
+    for array in (np.arange(256).astype(np.uint8), np.arange(-128, 128).astype(np.int8)):
+        out = np.zeros(array.size, np.float32)
+        widened(array, out)
+        for at in range(0, array.size, lanes):
+            assert np.array_equal(out[at : at + lanes], eval(meaning(load)))
 
 
 def test_halves_are_rounded_to_the_nearest():
@@ -350,6 +410,42 @@ def test_whole_numbers_are_stored_as_bytes():
     out = np.zeros(10, np.int8)
     narrowed(array, out)
     assert out.tolist() == [0, *array.astype(np.int8).tolist(), 0]
+
+
+@pytest.mark.parametrize("stride", [4, 7, 48])
+@pytest.mark.parametrize("vector", WORDS, ids=str)
+def test_whole_numbers_are_stored_as_bytes_four_apart(vector: Vector, stride: int):
+    load = LOAD[vector]
+
+    @njit
+    def spread(array, stride, out):
+        memory.store_i8_apart(out, 3, stride, load(array, 0))
+
+    v = values(vector, 6)[-1]
+    array, at = np.zeros(3 + stride * v.size // 4, np.int8), 3
+    wanted = array.copy()
+    spread(v, stride, array)
+    exec(meaning(memory.store_i8_apart), {"np": np, **locals(), "array": wanted})
+    assert wanted.any()
+    assert np.array_equal(array, wanted)
+
+
+@pytest.mark.parametrize("stride", [2, 3, 12])
+@pytest.mark.parametrize("vector", REAL, ids=str)
+def test_pairs_are_stored_apart(vector: Vector, stride: int):
+    load = LOAD[vector]
+
+    @njit
+    def spread(a, b, stride, out):
+        memory.store_pairs_apart(out, 1, stride, load(a, 0), load(b, 0))
+
+    a, b = values(vector, 7)[-2:]
+    array, at = np.zeros(1 + stride * a.size, np.float32), 1
+    wanted = array.copy()
+    spread(a, b, stride, array)
+    exec(meaning(memory.store_pairs_apart), {"np": np, **locals(), "array": wanted})
+    assert wanted.any()
+    assert np.array_equal(array, wanted)
 
 
 def test_memory_of_any_alignment_and_type():

@@ -4,6 +4,7 @@ The last line of each docstring says in NumPy what the function gives; v, a, b a
 vectors as arrays.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +17,13 @@ from .registers import (
     Code,
     Vector,
     alike,
+    any_of,
     f32x8,
     f32x16,
     i32x8,
     i32x16,
     instruction,
+    takes,
 )
 
 REAL, WHOLE = alike(real=True, whole=False), alike(real=False, whole=True)
@@ -87,13 +90,18 @@ def fma(code: Code, a: Any, b: Any, c: Any) -> Any:
     return code.call(f"llvm.fma.v{a.type.count}f32", a.type, a, b, c)
 
 
-@instruction(REAL)
+def larger(code: Code, a: Any, b: Any) -> Any:
+    compare = code.builder.fcmp_ordered if is_real(a) else code.builder.icmp_signed
+    return code.builder.select(compare(">", a, b), a, b)
+
+
+@instruction(any_of(*(takes(v, v, gives=v) for v in (f32x8, f32x16, i32x8, i32x16))))
 def maximum(code: Code, a: Any, b: Any) -> Any:
     """The larger; b where one is not a number, as the processor does.
 
     np.where(a > b, a, b)
     """
-    return code.builder.select(code.builder.fcmp_ordered(">", a, b), a, b)
+    return larger(code, a, b)
 
 
 @instruction(REAL)
@@ -206,8 +214,7 @@ def total(code: Code, v: Any) -> Any:
     return fold(code, v, code.builder.fadd if is_real(v) else code.builder.add)
 
 
-@instruction(number_of(f32x8, f32x16))
+@instruction(number_of(f32x8, f32x16, i32x8, i32x16))
 def largest(code: Code, v: Any) -> Any:
     """v.max()"""
-    b = code.builder
-    return fold(code, v, lambda x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
+    return fold(code, v, functools.partial(larger, code))

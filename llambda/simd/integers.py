@@ -8,8 +8,10 @@ gives; v, a, b and c stand for vectors as arrays.
 from typing import Any
 
 from llvmlite import ir
+from numba.core import types
 
 from .registers import (
+    BYTE,
     INT,
     SHORT,
     Code,
@@ -21,6 +23,7 @@ from .registers import (
     i32x8,
     i32x16,
     instruction,
+    is_place,
     takes,
     u8x32,
     u8x64,
@@ -92,13 +95,13 @@ def dot4(code: Code, a: Any, b: Any, c: Any) -> Any:
     return a
 
 
-@instruction(takes(i8x32, i8x32, gives=i8x32))
+@instruction(any_of(takes(i8x32, i8x32, gives=i8x32), takes(i8x64, i8x64, gives=i8x64)))
 def sign(code: Code, a: Any, b: Any) -> Any:
     """Negate a where b is negative, clear it where b is zero; -128 stays what it is.
 
     (a.astype(int) * np.sign(b)).astype(np.int8)
     """
-    if target_has("avx2"):
+    if a.type.count == 32 and target_has("avx2"):  # the wide form does not exist
         return code.call("llvm.x86.avx2.psign.b", a.type, a, b)
     zero = ir.Constant(a.type, [0] * a.type.count)
     negative = code.builder.icmp_signed("<", b, zero)
@@ -115,6 +118,38 @@ def absolute(code: Code, v: Any) -> Any:
     zero = ir.Constant(v.type, [0] * v.type.count)
     negative = code.builder.icmp_signed("<", v, zero)
     return code.builder.select(negative, code.builder.sub(zero, v), v)
+
+
+def of_bytes(v: Any, *others: Any) -> Any:
+    return v if v in (u8x32, u8x64) else None
+
+
+@instruction(lambda v, n: of_bytes(v) if isinstance(n, types.Integer) else None)
+def low_bits(code: Code, v: Any, n: Any) -> Any:
+    """The last n < 8 bits of every byte: the low nibbles, with n = 4.
+
+    v & (1 << n) - 1
+    """
+    one = BYTE(1)
+    mask = code.builder.sub(code.builder.shl(one, code.argument(1, n, types.uint8)), one)
+    return code.builder.and_(v, code.splat(mask, v.type.count))
+
+
+@instruction(
+    lambda v, array, at, n: (
+        of_bytes(v) if is_place(array, at) and isinstance(n, types.Integer) else None
+    )
+)
+def add_bit(code: Code, v: Any, array: Any, at: Any, n: Any) -> Any:
+    """Set bit n of every byte whose own bit in a row of bits, first ones lowest, is set.
+
+    v | np.unpackbits(array[at:].view(np.uint8)[: v.size // 8], bitorder="little") << n
+    """
+    b, count = code.builder, v.type.count
+    place = b.bitcast(code.element(1, array, at), ir.IntType(count).as_pointer())
+    mask = b.bitcast(b.load(place, align=1), ir.VectorType(ir.IntType(1), count))
+    bit = b.shl(BYTE(1), code.argument(3, n, types.uint8))
+    return b.select(mask, b.or_(v, code.splat(bit, count)), v)
 
 
 def same_bits(source: Any, target: Any) -> Any:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from .jit import Foreign
+
 WRAPPER = "\n_ZN7cpython"  # the label of the function that Python calls
 LABEL = re.compile(r"^(\.?\w+):")
 JUMP = re.compile(r"^\s+j\w+\s+(\.?\w+)$|^\s+b(?:\.\w+)?\s+(\.?\w+)$")
@@ -16,8 +18,15 @@ def asm(kernel: Any) -> list[str]:
     Of its last compiled signature. A loop is what lies between a label and a jump back to it,
     unless the function ends in between. What Numba puts around for Python's calls is left out.
     """
-    text = list(kernel.inspect_asm().values())[-1].partition(WRAPPER)[0]
-    return [line for loop in loops(text) for line in loop]
+    return [line for loop in loops(text_of(kernel)) for line in loop]
+
+
+def text_of(kernel: Any) -> str:
+    """The whole listing. Machine code from the disk has none, so a Foreign is compiled again."""
+    if isinstance(kernel, Foreign):
+        made = kernel.compile(cache=False) if kernel.compiled.cache_hits else kernel.compiled
+        return str(made._library.get_asm_str())
+    return list(kernel.inspect_asm().values())[-1].partition(WRAPPER)[0]
 
 
 def loops(text: str) -> Iterator[list[str]]:

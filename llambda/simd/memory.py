@@ -153,6 +153,23 @@ def bfloat_loader(vector: Vector) -> Any:
     return load_bf16
 
 
+def byte_loader(vector: Vector, signed: bool) -> Any:
+    @instruction(lambda array, at: vector if is_place(array, at) else None)
+    def load_as_f32(code: Code, array: Any, at: Any) -> Any:
+        """Small whole numbers as float32.
+
+        array[at:].view(kind)[:lanes].astype(np.float32)
+        """
+        narrow, whole = (ir.VectorType(bits, vector.lanes) for bits in (BYTE, INT))
+        numbers = code.builder.load(code.place(array, at, narrow), align=1)
+        widen = code.builder.sext if signed else code.builder.zext
+        return code.builder.sitofp(widen(numbers, whole), ir.VectorType(FLOAT, vector.lanes))
+
+    return load_as_f32
+
+
+load_u8_f32x8, load_u8_f32x16 = byte_loader(f32x8, False), byte_loader(f32x16, False)
+load_i8_f32x8, load_i8_f32x16 = byte_loader(f32x8, True), byte_loader(f32x16, True)
 load_f16x8, load_f16x16 = half_loader(f32x8), half_loader(f32x16)
 load_bf16x8, load_bf16x16 = bfloat_loader(f32x8), bfloat_loader(f32x16)
 
@@ -184,6 +201,46 @@ def store_i8(code: Code, array: Any, at: Any, v: Any) -> None:
     """
     low = code.builder.trunc(v, ir.VectorType(BYTE, v.type.count))
     code.builder.store(low, code.place(array, at, low.type), align=code.align)
+
+
+def apart(array: Any, at: Any, stride: Any, *fits: bool) -> Any:
+    places = is_place(array, at) and isinstance(stride, types.Integer)
+    return types.none if places and all(fits) else None
+
+
+def store_apart(code: Code, array: Any, at: Any, stride: Any, v: Any, size: int) -> None:
+    """Write each `size` lanes of v side by side, `stride` elements behind those before."""
+    b = code.builder
+    count = v.type.count // size
+    lane = BYTE if v.type.element == BYTE else INT
+    word = ir.IntType(size * lane.width)
+    words = b.bitcast(v, ir.VectorType(word, count))
+    step = code.argument(2, stride, code.signature.args[1])
+    for i in range(count):
+        b.store(b.extract_element(words, INT(i)), code.place(array, at, word), align=code.align)
+        at = b.add(at, step)
+
+
+@instruction(lambda array, at, stride, v: apart(array, at, stride, v in (i32x8, i32x16)))
+def store_i8_apart(code: Code, array: Any, at: Any, stride: Any, v: Any) -> None:
+    """Write whole numbers as bytes, four side by side, the next four `stride` behind.
+
+    array[at:][np.arange(v.size) // 4 * stride + np.arange(v.size) % 4] = v.astype(np.int8)
+    """
+    low = code.builder.trunc(v, ir.VectorType(BYTE, v.type.count))
+    store_apart(code, array, at, stride, low, 4)
+
+
+@instruction(lambda array, at, stride, a, b: apart(array, at, stride, a == b, a in (f32x8, f32x16)))
+def store_pairs_apart(code: Code, array: Any, at: Any, stride: Any, a: Any, b: Any) -> None:
+    """Write a lane of a and the same lane of b side by side, the next two `stride` behind.
+
+    array[at:][np.arange(a.size)[:, None] * stride + [0, 1]] = np.stack([a, b], 1)
+    """
+    lanes = a.type.count
+    pairs = [n for lane in range(lanes) for n in (lane, lanes + lane)]
+    mask = ir.Constant(ir.VectorType(INT, 2 * lanes), pairs)
+    store_apart(code, array, at, stride, code.builder.shuffle_vector(a, b, mask), 2)
 
 
 def float_to_half(code: Code, v: Any) -> Any:

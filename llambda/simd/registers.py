@@ -90,12 +90,14 @@ class Code:
         """The value of the call's argument `number`, converted."""
         return self.context.cast(self.builder, value, self.signature.args[number], to)
 
+    def element(self, number: int, array: Any, at: Any) -> Any:
+        """The address of array[at], where the array is the call's argument `number`."""
+        kind = self.context.make_array(self.signature.args[number])
+        return self.builder.gep(kind(self.context, self.builder, array).data, [at])
+
     def place(self, array: Any, at: Any, kind: ir.Type) -> Any:
         """The address of array[at], for the first two arguments, as that of a `kind`."""
-        data = self.context.make_array(self.signature.args[0])(
-            self.context, self.builder, array
-        ).data
-        return self.builder.bitcast(self.builder.gep(data, [at]), kind.as_pointer())
+        return self.builder.bitcast(self.element(0, array, at), kind.as_pointer())
 
     @property
     def align(self) -> int:
@@ -107,7 +109,8 @@ def instruction(typing: Typing) -> Callable[[Callable[..., Any]], Any]:
     """Make a function for compiled code of one that writes code.
 
     `typing` gets the types of the arguments, and gives the result's type or None, which makes
-    Numba say that there is no such function for these types.
+    Numba say that there is no such function for these types. What writes the code remains at
+    hand as `.write`, for functions that are made of others.
     """
 
     def make(write: Callable[..., Any]) -> Any:
@@ -127,7 +130,9 @@ def instruction(typing: Typing) -> Callable[[Callable[..., Any]], Any]:
         )
         for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
             setattr(typed, attribute, getattr(write, attribute))
-        return intrinsic(typed)
+        made: Any = intrinsic(typed)
+        made.write = write
+        return made
 
     return make
 

@@ -1,0 +1,84 @@
+"""How functions are compiled here: without Python's lock, and what Python calls kept on disk.
+
+@inlined    a piece of a kernel, put into its callers whatever its size
+@kernel     called from compiled code only
+@entry      called from Python; its machine code is kept, so that the next process starts at once
+@foreign    called by its address, as C functions are; kept likewise
+"""
+
+import tempfile
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar
+
+from numba import cfunc, config, njit, types
+
+from ..errors import LlambdaError
+from ..paths import make_dir, numba_cache_dir
+
+F = TypeVar("F", bound=Callable[..., Any])
+Job = Callable[[int, int, int], None]
+
+
+def keep_compiled_code() -> bool:
+    """Point Numba to this package's own folder; False if nothing can be written there."""
+    try:
+        folder = make_dir(numba_cache_dir())
+        tempfile.TemporaryFile(dir=folder).close()
+    except (LlambdaError, OSError):
+        return False
+    settings: Any = config
+    settings.CACHE_DIR = str(folder)
+    return True
+
+
+KEEP = keep_compiled_code()
+
+
+def compiled(function: F, **options: bool) -> F:
+    """error_model: a division by zero gives infinity, as in NumPy, and costs no branch."""
+    compiler: Any = njit
+    made: F = compiler(nogil=True, error_model="numpy", **options)(function)
+    return made
+
+
+def inlined(function: F) -> F:
+    return compiled(function, forceinline=True)
+
+
+def kernel(function: F) -> F:
+    return compiled(function)
+
+
+def entry(function: F) -> F:
+    return compiled(function, cache=KEEP)
+
+
+class Foreign:
+    """A function of three int64 that is called by its address, and compiled when that is asked."""
+
+    def __init__(self, function: Job):
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    @cached_property
+    def compiled(self) -> Any:
+        return self.compile(KEEP)
+
+    def compile(self, cache: bool) -> Any:
+        signature = types.void(types.int64, types.int64, types.int64)
+        compiler: Any = cfunc
+        make = compiler(signature, nopython=True, error_model="numpy", cache=cache)
+        return make(self.function)
+
+    @property
+    def address(self) -> int:
+        return int(self.compiled.address)
+
+    def __call__(self, a: int, b: int, c: int) -> None:
+        """From Python, without Python's lock."""
+        self.compiled.ctypes(a, b, c)
+
+
+def foreign(function: Job) -> Foreign:
+    return Foreign(function)
