@@ -11,7 +11,7 @@ Every decoder takes uint8 [..., block_bytes] and returns float32 [..., block]; t
 agree with it bit for bit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -210,3 +210,11 @@ def decode(tensor: Tensor, name: str = "tensor") -> Floats:
         )
     with np.errstate(all="ignore"):  # inf and nan in a file are values, not events
         return form.decode(tensor.blocks()).reshape(tensor.shape)
+
+
+def decode_rows(matrix: Tensor, rows: Sequence[int]) -> Floats:
+    """Some rows of a matrix whose format has a decoder: float32 [len(rows), cols]."""
+    form = BY_NAME[matrix.dtype.name]
+    assert form.decode is not None
+    with np.errstate(all="ignore"):
+        return form.decode(matrix.blocks()[np.asarray(rows)]).reshape(len(rows), -1)

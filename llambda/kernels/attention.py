@@ -5,18 +5,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from .softmax import softmax
+
 Floats = npt.NDArray[np.float32]
-
-
-def softmax(scores: Floats) -> Floats:
-    """exp(score) over their sum along the last axis; the largest is taken off first.
-
-    A row whose scores are all -inf has nothing to look at, and gets zeros.
-    """
-    top = np.max(scores, axis=-1, keepdims=True)
-    weights = np.exp(scores - np.where(np.isfinite(top), top, 0))
-    total = np.sum(weights, axis=-1, keepdims=True)
-    return np.divide(weights, total, out=np.zeros_like(weights), where=total != 0)
 
 
 def attention(q: Floats, keys: Floats, values: Floats, start: int) -> Floats:

@@ -6,11 +6,16 @@ are re-ordered when their weights are loaded.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config import RopeConfig
+from ..simd.arithmetic import add, mul, sub
+from ..simd.jit import kernel
+from ..simd.memory import store
+from ..simd.widest import LANES, load
 
 Floats = npt.NDArray[np.float32]
 
@@ -56,3 +61,23 @@ def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
     a, b = np.split(x, 2, axis=-1)
     cos, sin = cos[:, None, :], sin[:, None, :]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+@kernel
+def rotate_row(x: Any, at: int, cos: Any, sin: Any, rope_at: int, half: int) -> None:
+    """rotate of one head in place, bit for bit: each product is rounded before the sum.
+
+    x : float32; the head's 2 * half floats begin at `at`
+    cos, sin : float32; the position's `half` floats begin at rope_at
+    """
+    whole = half // LANES * LANES
+    for i in range(0, whole, LANES):
+        a, b = load(x, at + i), load(x, at + half + i)
+        c, s = load(cos, rope_at + i), load(sin, rope_at + i)
+        store(x, at + i, sub(mul(a, c), mul(b, s)))
+        store(x, at + half + i, add(mul(b, c), mul(a, s)))
+    # A head ends where the next begins, so no register may reach over its end.
+    for i in range(whole, half):
+        first, second = x[at + i], x[at + half + i]
+        x[at + i] = first * cos[rope_at + i] - second * sin[rope_at + i]
+        x[at + half + i] = second * cos[rope_at + i] + first * sin[rope_at + i]

@@ -1,0 +1,95 @@
+"""A matrix in panels times a few rows: both products of attention. Lesson 11.
+
+A panel is LANES rows of the matrix side by side, column after column: [columns][LANES]. Two panels
+are multiplied at once, with a tile of rows of x, so that enough sums run beside each other to hide
+how long one takes. Each is added up from the first column to the last, whatever stands beside it.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from ..simd.arithmetic import fma
+from ..simd.jit import inlined, kernel
+from ..simd.registers import FLOAT, Code, instruction, is_place
+from ..simd.tiles import TILE, is_tile, parts, spread, store_tile1, store_tile2, zeros
+from ..simd.widest import LANES, floats
+from .kv_layout import load_numbers
+
+one1, one4, one_tile = zeros(floats, 1), zeros(floats, 4), zeros(floats, TILE)
+pair1, pair4, pair_tile = zeros(floats, 2), zeros(floats, 8), zeros(floats, 2 * TILE)
+
+
+def of_rows(acc: Any, w: Any, x: Any, at: Any, stride: Any) -> Any:
+    fits = is_tile(acc, floats) and is_tile(w, floats) and acc.count % w.count == 0
+    return acc if fits and is_place(x, at) else None
+
+
+@instruction(of_rows)
+def fma_rows(code: Code, acc: Any, w: Any, x: Any, at: Any, stride: Any) -> Any:
+    """Weights of one column times that column of every row of x, where rows are `stride` apart.
+
+    acc + w * x[at :: stride][: len(acc), None, None]
+    """
+    weights, sums = parts(code, w), parts(code, acc)
+    made = []
+    for row in range(len(sums) // len(weights)):
+        down = code.builder.mul(stride, ir.Constant(stride.type, row))
+        number = spread(code, 2, x, code.builder.add(at, down), FLOAT, LANES)
+        for k, each in enumerate(weights):
+            made.append(fma.write(code, each, number, sums[row * len(weights) + k]))
+    pack: Any = cgutils.pack_array
+    return pack(code.builder, made)
+
+
+@inlined
+def load_one(w: Any, at: int, step: int) -> Any:
+    return (load_numbers(w, at),)
+
+
+@inlined
+def load_pair(w: Any, at: int, step: int) -> Any:
+    return load_numbers(w, at), load_numbers(w, at + step)
+
+
+@inlined
+def multiply_tile(panels: Any, store: Any, acc: Any, matrix: Any, panel: int, rows: Any, first: int,
+                  out: Any) -> None:  # fmt: skip
+    """As many panels as `panels` loads, times the tile that begins at row `first`."""
+    w, at, stored, columns = matrix
+    x, x_at, x_stride, _ = rows
+    y, y_at, y_stride = out
+    for c in range(columns):
+        column = panels(w, at + (panel * stored + c) * LANES, stored * LANES)
+        acc = fma_rows(acc, column, x, x_at + first * x_stride + c, x_stride)
+    store(y, y_at + first * y_stride + panel * LANES, y_stride, acc)
+
+
+@inlined
+def multiply_rows(panels: Any, store: Any, acc1: Any, acc4: Any, acc_tile: Any, matrix: Any,
+                  panel: int, rows: Any, out: Any) -> None:  # fmt: skip
+    count = rows[3]
+    for first in range(0, count, TILE):
+        if count - first == 1:
+            multiply_tile(panels, store, acc1, matrix, panel, rows, first, out)
+        elif count - first <= 4:
+            multiply_tile(panels, store, acc4, matrix, panel, rows, first, out)
+        else:
+            multiply_tile(panels, store, acc_tile, matrix, panel, rows, first, out)
+
+
+@kernel
+def multiply(matrix: Any, first: int, last: int, rows: Any, out: Any) -> None:
+    """Panels first to last of a matrix times rows, each added up from the first column on.
+
+    matrix : (w, at, stored, columns): panels [stored][LANES], of which `columns` are used
+    rows : (x, at, stride, count); in x and out there is room, holding anything, to fill a tile
+    out : (y, at, stride); y[at + r * stride + p * LANES :] gets LANES products of panel p, row r
+    """
+    for panel in range(first, last - 1, 2):
+        multiply_rows(load_pair, store_tile2, pair1(), pair4(), pair_tile(), matrix, panel, rows,
+                      out)  # fmt: skip
+    if (last - first) % 2 == 1:
+        multiply_rows(load_one, store_tile1, one1(), one4(), one_tile(), matrix, last - 1, rows,
+                      out)  # fmt: skip
