@@ -1,0 +1,89 @@
+"""How compiled threads wait for one another: they spin, then yield. Lesson 11.
+
+What they tell one another stands in an array of counters, `control`. Each has cache lines of its
+own: otherwise a write to one would take the line with another away from the cores that read it.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .simd.cpu import atomic_add, atomic_load, atomic_store, pause, yield_core
+from .simd.jit import entry, kernel
+
+Control = npt.NDArray[np.int64]
+
+LINES = 16  # int64 numbers in 128 bytes: two cache lines, since Intel's cores fetch them in pairs
+ARRIVED = 1 * LINES  # threads that wait at the barrier
+PASSED = 2 * LINES  # barriers that all threads have passed, in this run
+ABORTED = 3 * LINES  # 1 when a thread has failed, so that nobody waits for it
+POSTED = 4 * LINES  # runs that the workers were given
+FINISHED = 5 * LINES  # calls that workers have ended, of all runs
+
+SPINS = 500  # pauses before a thread offers its core: a little more than others take to arrive
+IDLE_ROUNDS = 100  # times that it does so before it goes to sleep: about a millisecond
+TURN = 300  # pauses in which a thread gets through the few lines of Python around a compiled job
+
+
+def new_control() -> Control:
+    """Counters for one group of threads, all 0, with room before the first and after the last."""
+    return np.zeros(6 * LINES, np.int64)
+
+
+@kernel
+def reaches(control: Any, at: int, value: int) -> bool:
+    """Whether control[at] is, or within a few microseconds becomes, at least `value`."""
+    for _ in range(SPINS):
+        if atomic_load(control, at) >= value:
+            return True
+        pause()
+    return False
+
+
+@kernel
+def barrier(control: Any, threads: int) -> bool:
+    """Wait until all threads have come here; what each wrote before, all can read after.
+
+    False when a thread has failed. Then no barrier waits any more, and the caller must return.
+    All that is kept from one barrier to the next is in `control`.
+    """
+    passed = atomic_load(control, PASSED)  # before arriving, since the last to arrive changes it
+    if atomic_add(control, ARRIVED, 1) == threads - 1:
+        atomic_store(control, ARRIVED, 0)  # before anyone is let go, and arrives at the next
+        atomic_store(control, PASSED, passed + 1)
+    else:
+        while not reaches(control, PASSED, passed + 1) and atomic_load(control, ABORTED) == 0:
+            yield_core()
+    return atomic_load(control, ABORTED) == 0
+
+
+@entry
+def linger(control: Any, at: int, value: int) -> None:
+    """Return when control[at] is at least `value`, or after about a millisecond."""
+    for _ in range(IDLE_ROUNDS):
+        if reaches(control, at, value):
+            return
+        yield_core()
+
+
+@kernel
+def take_turns(rank: int) -> None:
+    """Pause, the longer the higher the rank; a compiled job does well to end with it.
+
+    Threads that all at once need Python's lock find it taken, and go to sleep; to be woken takes
+    much longer than what each wants to do with it.
+    """
+    for _ in range(rank * TURN):
+        pause()
+
+
+@entry
+def finish_and_linger(control: Any, rank: int, posted: int) -> None:
+    """Tell that a call has ended, and linger until there is a run beyond the `posted`.
+
+    Both in one step without Python's lock: who waits for the end needs that lock next.
+    """
+    atomic_add(control, FINISHED, 1)
+    linger(control, POSTED, posted + 1)
+    take_turns(rank)
