@@ -118,8 +118,9 @@ class Model:
         return self.engine.forward(state, ids, all_logits=True)
 
     def close(self) -> None:
-        """Let go of the file. Harmless when called twice."""
+        """Let go of the file and the threads. Harmless when called twice."""
         self._open = False
+        self.engine.close()
         self._file.close()
 
     def __enter__(self) -> Self:

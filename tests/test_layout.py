@@ -80,6 +80,7 @@ ENGINES = [
     "step",
     "plan",
     "buffers",
+    "parts",
     "phases",
     "fused_trace",
     "fused",

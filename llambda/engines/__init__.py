@@ -1,11 +1,14 @@
-"""The rungs of the ladder, slowest first: each differs from the one before by one idea."""
+"""The rungs of the ladder, in lesson order: each differs from the one before by one idea."""
 
 from ..errors import InputError
 from .base import Engine
 from .cached import CachedEngine
 from .naive import NaiveEngine
+from .scalar import ScalarEngine
 
-RUNGS: dict[str, type[Engine]] = {rung.name: rung for rung in (NaiveEngine, CachedEngine)}
+RUNGS: dict[str, type[Engine]] = {
+    rung.name: rung for rung in (NaiveEngine, CachedEngine, ScalarEngine)
+}
 BEST = CachedEngine.name
 
 

@@ -114,6 +114,10 @@ class Engine(ABC):
         raises, the state is as it was.
         """
 
+    def close(self) -> None:
+        """End the engine's threads, if it has any. Harmless when called twice."""
+        return
+
 
 def check_call(engine: Engine, state: State, ids: Sequence[int]) -> list[int]:
     """The ids as plain ints, if they can be evaluated: some, all tokens, and with room for them."""

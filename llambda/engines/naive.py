@@ -5,6 +5,7 @@ be right, and what the next rung stops doing.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class NaiveEngine(Engine):
     def __init__(self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1):
         self.config = config
         self.threads = 1
-        self.weights: Weights[Floats] = weights.map(decode)
+        self.weights = self.prepare(weights)
         self.turning = frequencies(config.rope, self.weights.rope_factors)
 
     @staticmethod
@@ -75,14 +76,14 @@ class NaiveEngine(Engine):
 
         with one_blas_thread(), np.errstate(all="ignore"):  # damage shows in the logits
             rope = table(self.turning, start, start + len(ids))
-            x = self.weights.embed[np.asarray(ids)]  # [n, dim]
+            x = self.embed(ids)  # [n, dim]
             keep("embed", x)
             for i in range(self.config.n_layers):
                 x = self.block(i, x, start, rope, store, keep)
-            x = rms_norm(x, self.weights.final_norm, self.config.norm_eps)
+            x = self.rms_norm(x, self.weights.final_norm, self.config.norm_eps)
             keep("final_norm", x)
             rows = n_new if all_logits or trace is not None else 1
-            logits = linear(x[-rows:], self.weights.head)  # [rows, vocab_size]
+            logits = self.linear(x[-rows:], self.weights.head)  # [rows, vocab_size]
             keep("logits", logits)
         return logits if all_logits else logits[-1]
 
@@ -101,21 +102,21 @@ class NaiveEngine(Engine):
         def heads(y: Floats) -> Floats:
             return y.reshape(len(y), -1, config.head_dim)  # [n, heads, head_dim]
 
-        h = rms_norm(x, layer.attn_norm, config.norm_eps)
-        q = heads(linear(h, layer.q, layer.q_bias))
-        k = heads(linear(h, layer.k, layer.k_bias))
-        v = heads(linear(h, layer.v, layer.v_bias))
-        q_rope, k_rope = rotate(q, *rope), rotate(k, *rope)
+        h = self.rms_norm(x, layer.attn_norm, config.norm_eps)
+        q = heads(self.linear(h, layer.q, layer.q_bias))
+        k = heads(self.linear(h, layer.k, layer.k_bias))
+        v = heads(self.linear(h, layer.v, layer.v_bias))
+        q_rope, k_rope = self.rotate(q, *rope), self.rotate(k, *rope)
         keys, values = store(i, k_rope, v)
-        mixed = attention(q_rope, keys, values, start)  # [n, n_heads, head_dim]
-        attn_out = linear(mixed.reshape(len(x), -1), layer.o, layer.o_bias)
+        mixed = self.attention(q_rope, keys, values, start)  # [n, n_heads, head_dim]
+        attn_out = self.linear(mixed.reshape(len(x), -1), layer.o, layer.o_bias)
         after_attn = x + attn_out
 
-        h2 = rms_norm(after_attn, layer.ffn_norm, config.norm_eps)
-        gate = linear(h2, layer.gate, layer.gate_bias)
-        up = linear(h2, layer.up, layer.up_bias)
-        inner = swiglu(gate, up)  # [n, ffn_dim]
-        ffn_out = linear(inner, layer.down, layer.down_bias)
+        h2 = self.rms_norm(after_attn, layer.ffn_norm, config.norm_eps)
+        gate = self.linear(h2, layer.gate, layer.gate_bias)
+        up = self.linear(h2, layer.up, layer.up_bias)
+        inner = self.swiglu(gate, up)  # [n, ffn_dim]
+        ffn_out = self.linear(inner, layer.down, layer.down_bias)
         after_ffn = after_attn + ffn_out
 
         seen = (h, q, k, v, q_rope, k_rope, mixed, attn_out, after_attn,
@@ -123,6 +124,30 @@ class NaiveEngine(Engine):
         for name, value in zip(LAYER_ACTIVATIONS, seen, strict=True):
             keep(f"blk.{i}.{name}", value)
         return after_ffn
+
+    # What the model is made of. A faster rung has its own in place of some of these.
+
+    def prepare(self, weights: Weights[Tensor]) -> Weights[Any]:
+        """The weights as the operations take them: here all as float32 arrays."""
+        return weights.map(decode)
+
+    def embed(self, ids: Sequence[int]) -> Floats:
+        return self.weights.embed[np.asarray(ids)]  # [n, dim]
+
+    def linear(self, x: Floats, weight: Any, bias: Floats | None = None) -> Floats:
+        return linear(x, weight, bias)
+
+    def rms_norm(self, x: Floats, weight: Floats, eps: float) -> Floats:
+        return rms_norm(x, weight, eps)
+
+    def rotate(self, x: Floats, cos: Floats, sin: Floats) -> Floats:
+        return rotate(x, cos, sin)
+
+    def attention(self, q: Floats, keys: Floats, values: Floats, start: int) -> Floats:
+        return attention(q, keys, values, start)
+
+    def swiglu(self, gate: Floats, up: Floats) -> Floats:
+        return swiglu(gate, up)
 
 
 def remember_nothing(layer: int, k: Floats, v: Floats) -> tuple[Floats, Floats]:
