@@ -2,12 +2,12 @@
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .engines.base import Engine, State, check_ids
-from .errors import ContextError, InputError, plural
+from .engines.base import Engine, Floats, State, check_ids
+from .errors import ContextError, FileAccessError, InputError, plural
 from .eventlog import EventLog, peak_resident_mb
 from .sampling import Sampler, Sampling, StopState
 from .tokenizer import Tokenizer
@@ -15,15 +15,177 @@ from .tokenizer import Tokenizer
 LOGGED_BATCH = 32  # tokens a log event covers
 
 
+class Answer:
+    """One answer as it grows. Who runs it, alone or among others, evaluates ids for it.
+
+    It is started in a state. Then, as long as it has one, some or all of `next_ids` are evaluated
+    in it; when all are, their last logits go to `take`.
+
+    ids : every token drawn, with the one that ended the answer, if one did
+    pieces : its text so far, each of them whole characters
+    finish_reason : None before the end, then "stop" (an end token or stop string), "length"
+        (max_tokens), "context" (the context is full), "cancelled" or "error"
+    error : what it failed with
+    room : positions that its state must have
+    state : None before it starts and after it has ended
+    begin : when it was made, then when it started, as time.perf_counter() says
+    write : tells the log, as `EventLog.write` does
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        max_tokens: int,
+        stop: Sequence[str],
+        context: int,
+        write: Callable[..., None],
+        load_s: float = 0.0,
+    ):
+        self.prompt_ids = check_ids(prompt_ids, engine.config.vocab_size)
+        if not self.prompt_ids:
+            raise InputError("the prompt is empty", fix="Give at least one token.")
+        if len(self.prompt_ids) > context:
+            raise ContextError(
+                f"the prompt has {plural(len(self.prompt_ids), 'token')} and the context {context}",
+                fix="Shorten the prompt or ask for a larger context.",
+            )
+        stops = [stop] if isinstance(stop, str) else stop
+        self._stops = StopState(stops, tokenizer.stop_ids, max_tokens)
+        self._sampler = Sampler(sampling)
+        self._decoder = tokenizer.stream()
+        self.engine = engine
+        self.write = write
+        self.room = min(int(context), len(self.prompt_ids) + int(max_tokens))
+        self.state: State | None = None
+        self.ids: list[int] = []
+        self.pieces: list[str] = []
+        self.finish_reason: str | None = None
+        self.error: Exception | None = None
+        self.cancelled = False
+        self._known = self.prompt_ids.copy()  # prompt and answer
+        self._reused = 0  # ids that its state held before it started
+        self._load_s = load_s
+        self.begin = time.perf_counter()
+        self._prefill_s = self._first_token_s = self._decode_s = 0.0
+        self._logged, self._batch_begin = 0, 0.0  # tokens that log events cover, and since when
+
+    @property
+    def seed(self) -> int:
+        """Of the random draws, also when none was given."""
+        return self._sampler.seed
+
+    @property
+    def text(self) -> str:
+        """All pieces so far. Raises its error, so that what was cut short passes for no answer."""
+        if self.error is not None:
+            raise self.error
+        return "".join(self.pieces)
+
+    @property
+    def next_ids(self) -> list[int]:
+        """The known ids that its state does not hold; none unless it runs."""
+        return [] if self.state is None else self._known[self.state.length :]
+
+    def start(self, state: State) -> None:
+        """Begin in a state that holds none of the prompt's ids, or the first ones."""
+        self.state, self._reused = state, state.length
+        self.begin = time.perf_counter()
+        if self._stops.finish_reason is not None:
+            self._finish(self._stops.finish_reason)
+
+    def take(self, logits: Floats) -> str:
+        """Draw a token from the logits after all known ids; returns the text it lets be shown."""
+        if self.cancelled:
+            self.end()
+        if self.state is None:
+            return ""
+        if not self.ids:
+            self._prefill_s = time.perf_counter() - self.begin
+            self.write("prefill", self._prefill_s, len(self.prompt_ids) - self._reused)
+            self._batch_begin = self.begin + self._prefill_s
+        token = self._sampler.sample(logits, self._known)
+        self.ids.append(token)
+        self._known.append(token)
+        self._count()
+        piece = self._stops.push(token, self._decoder.push(token))
+        ended = self._stops.finish_reason is not None or self.state.length == self.state.context
+        if ended:
+            piece += self._stops.flush(self._decoder.flush())
+        if piece:
+            self.pieces.append(piece)
+        if ended:
+            self._finish(self._stops.finish_reason or "context")
+        return piece
+
+    def cancel(self) -> None:
+        """End here: what was made so far stays. The step that it is in, if any, will be its last.
+
+        Any thread may call it.
+        """
+        self.cancelled = True
+
+    def end(self) -> None:
+        """Nobody runs it any further. It is cancelled, unless it has ended by itself."""
+        if self.finish_reason is None:
+            self._finish("cancelled")
+
+    def fail(self, error: Exception) -> None:
+        """It cannot go on."""
+        self.state, self.error, self.finish_reason = None, error, "error"
+        with suppress(FileAccessError):  # it may be the log itself that failed
+            self.write("error", time.perf_counter() - self.begin, len(self.ids), error=str(error))
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counts, seconds, tokens a second (of the tokens after the first) and peak memory."""
+        steps = len(self.ids) - 1
+        return {
+            "prompt_tokens": len(self.prompt_ids),
+            "new_tokens": len(self.ids),
+            "load_s": round(self._load_s, 6),
+            "prefill_s": round(self._prefill_s, 6),
+            "first_token_s": round(self._first_token_s, 6),
+            "decode_s": round(self._decode_s, 6),
+            "tokens_per_s": round(steps / self._decode_s, 3) if self._decode_s > 0 else 0.0,
+            "peak_rss_mb": peak_resident_mb(),
+            "threads": self.engine.threads,
+            "engine": self.engine.name,
+            "seed": self.seed,
+        }
+
+    def _count(self) -> None:
+        """A token was drawn: take the time, and tell the log of every so many."""
+        since = time.perf_counter() - self.begin
+        if len(self.ids) == 1:
+            self._first_token_s = since
+        self._decode_s = since - self._first_token_s
+        if len(self.ids) == self._logged + LOGGED_BATCH:
+            self._log_tokens()
+
+    def _log_tokens(self) -> None:
+        """An event for the tokens since the last one, if there are any."""
+        now, count = time.perf_counter(), len(self.ids) - self._logged
+        if count:
+            self.write("tokens", now - self._batch_begin, count)
+            self._logged, self._batch_begin = len(self.ids), now
+
+    def _finish(self, reason: str) -> None:
+        self.state, self.finish_reason = None, reason
+        self._log_tokens()
+        seconds = time.perf_counter() - self.begin
+        self.write("finish", seconds, len(self.ids), finish_reason=reason, seed=self.seed)
+
+
 class Generation:
     """One answer, made as it is read.
 
     Iterating yields pieces of text as soon as they may be shown, each of them whole characters.
-    `text`, `ids`, `finish_reason` and `stats` run it to the end first.
+    `text`, `ids`, `finish_reason` and `stats` are those of an `Answer`, and run it to the end
+    first: "stop", "length", "context" or "cancelled". What it fails with is raised.
 
-    ids : every token drawn, with the one that ended the answer, if one did
-    finish_reason : "stop" (an end token or stop string), "length" (max_tokens), "context" (the
-        context is full) or "cancelled"
     seed : of the random draws, also when none was given
 
     A state that is given holds the first ids of the prompt, and not all of them.
@@ -42,159 +204,77 @@ class Generation:
         log: EventLog | None = None,
         state: State | None = None,
     ):
-        self.prompt_ids = check_ids(prompt_ids, engine.config.vocab_size)
-        if not self.prompt_ids:
-            raise InputError("the prompt is empty", fix="Give at least one token.")
-        if len(self.prompt_ids) > context:
-            raise ContextError(
-                f"the prompt has {plural(len(self.prompt_ids), 'token')} and the context {context}",
-                fix="Shorten the prompt or ask for a larger context.",
-            )
+        write = (log or EventLog()).write
+        self._answer = answer = Answer(
+            engine, tokenizer, prompt_ids, sampling, max_tokens, stop, context, write, load_s
+        )
         self.engine = engine
-        self._stops = StopState(stop, tokenizer.stop_ids, max_tokens)
-        room = min(int(context), len(self.prompt_ids) + int(max_tokens))
-        self._state = engine.new_state(room) if state is None else state
-        if self.prompt_ids[: self._state.length] != self._state.ids:
+        self.prompt_ids = answer.prompt_ids
+        self.seed = answer.seed
+        if state is None:
+            state = engine.new_state(answer.room)
+        elif self.prompt_ids[:-1][: state.length] != state.ids:
             raise InputError(
-                "the state holds other ids than those the prompt begins with",
-                fix="Take a new state, or truncate this one to what they have in common.",
+                "the state holds other ids than the first of the prompt, or all of them",
+                fix="Take a new state, or cut this one to less than they have in common.",
             )
-        self._sampler = Sampler(sampling)
-        self._decoder = tokenizer.stream()
-        self._log = log or EventLog()
-        self._load_s = load_s
-        self._prefill_s = self._first_token_s = self._decode_s = 0.0
-        self._logged, self._batch_begin = 0, 0.0  # tokens that log events cover, and since when
-        self._ids: list[int] = []
-        self._pieces: list[str] = []
-        self._finish_reason: str | None = None
-        self._cancelled = False
-        self._error: Exception | None = None
-        self._running = self._run()
+        self._running = self._run(state)
         self._reading = threading.Lock()  # several threads may read one answer
-
-    @property
-    def seed(self) -> int:
-        return self._sampler.seed
 
     def __iter__(self) -> Iterator[str]:
         """Pieces from the first on, also on a second pass."""
-        at = 0
-        while at < len(self._pieces) or self._advance():
-            yield self._pieces[at]
+        at, pieces = 0, self._answer.pieces
+        while at < len(pieces) or self._advance() or at < len(pieces):
+            yield pieces[at]
             at += 1
 
     def _advance(self) -> bool:
         """Make one more piece, if there is one."""
         with self._reading:
-            if self._error is not None:  # reading on after a failure must not pass for an answer
-                raise self._error
-            piece = next(self._running, None)
-            if piece is not None:
-                self._pieces.append(piece)
-        return piece is not None
+            if self._answer.error is not None:  # also for those who read on after a failure
+                raise self._answer.error
+            return next(self._running, None) is not None
 
     def cancel(self) -> None:
         """End here: what was made so far stays, and finish_reason is "cancelled".
 
         Any thread may call it: a step that runs in another thread meanwhile will be the last.
         """
-        self._cancelled = True
-        with suppress(ValueError):  # it is running: it will see the flag
+        self._answer.cancel()
+        with suppress(ValueError):  # it is running: it will see that it is cancelled
             self._running.close()
 
-    def _finished(self) -> "Generation":
+    def _finished(self) -> Answer:
         while self._advance():
             pass
-        return self
+        return self._answer
 
     @property
     def text(self) -> str:
-        return "".join(self._finished()._pieces)
+        return self._finished().text
 
     @property
     def ids(self) -> list[int]:
-        return self._finished()._ids
+        return self._finished().ids
 
     @property
     def finish_reason(self) -> str:
-        return self._finished()._finish_reason or "cancelled"
+        return self._finished().finish_reason or "cancelled"
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Counts, seconds, tokens a second (of the tokens after the first) and peak memory."""
-        self._finished()
-        steps = len(self._ids) - 1
-        return {
-            "prompt_tokens": len(self.prompt_ids),
-            "new_tokens": len(self._ids),
-            "load_s": round(self._load_s, 6),
-            "prefill_s": round(self._prefill_s, 6),
-            "first_token_s": round(self._first_token_s, 6),
-            "decode_s": round(self._decode_s, 6),
-            "tokens_per_s": round(steps / self._decode_s, 3) if self._decode_s > 0 else 0.0,
-            "peak_rss_mb": peak_resident_mb(),
-            "threads": self.engine.threads,
-            "engine": self.engine.name,
-            "seed": self.seed,
-        }
+        return self._finished().stats
 
-    def _run(self) -> Generator[str, None, None]:
-        """Yields pieces; on the way out, however it comes, the log is told."""
-        begin = time.perf_counter()
+    def _run(self, state: State) -> Generator[str, None, None]:
+        """Prefill, then draw, show and step. Left half way, the answer is cancelled."""
+        answer = self._answer
         try:
-            yield from self._make(begin)
-            if not self._cancelled:
-                self._finish_reason = self._stops.finish_reason or "context"
-        except GeneratorExit:
-            self._log_end(begin)
-        except KeyboardInterrupt:
-            self._log_end(begin)
-            raise
+            answer.start(state)
+            while (ids := answer.next_ids) and not answer.cancelled:
+                if piece := answer.take(self.engine.forward(state, ids)):
+                    yield piece
         except Exception as error:
-            self._error = error
-            self._log.write("error", time.perf_counter() - begin, len(self._ids), error=str(error))
+            answer.fail(error)
             raise
-        else:
-            self._log_end(begin)
-
-    def _log_tokens(self) -> None:
-        """An event for the tokens since the last one, if there are any."""
-        now, count = time.perf_counter(), len(self._ids) - self._logged
-        if count:
-            self._log.write("tokens", now - self._batch_begin, count)
-            self._logged, self._batch_begin = len(self._ids), now
-
-    def _log_end(self, begin: float) -> None:
-        self._log_tokens()
-        reason = self._finish_reason or "cancelled"
-        seconds = time.perf_counter() - begin
-        self._log.write("finish", seconds, len(self._ids), finish_reason=reason, seed=self.seed)
-
-    def _make(self, begin: float) -> Iterator[str]:
-        """Prefill, then draw, show and step."""
-        stops, state, history = self._stops, self._state, self.prompt_ids.copy()
-        if stops.finish_reason is None:
-            new = self.prompt_ids[state.length :]
-            logits = self.engine.forward(state, new)
-            self._prefill_s = time.perf_counter() - begin
-            self._log.write("prefill", self._prefill_s, len(new))
-        self._batch_begin = first = time.perf_counter()
-        while stops.finish_reason is None and not self._cancelled:
-            token = self._sampler.sample(logits, history)
-            self._ids.append(token)
-            history.append(token)
-            if len(self._ids) == 1:
-                first = time.perf_counter()
-                self._first_token_s = first - begin
-            self._decode_s = time.perf_counter() - first
-            if len(self._ids) == self._logged + LOGGED_BATCH:
-                self._log_tokens()
-            if piece := stops.push(token, self._decoder.push(token)):
-                yield piece
-            if stops.finish_reason is None:
-                if state.length == state.context:
-                    break
-                logits = self.engine.forward(state, [token])
-        if not self._cancelled and (piece := stops.flush(self._decoder.flush())):
-            yield piece
+        finally:
+            answer.end()
