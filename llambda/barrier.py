@@ -18,17 +18,21 @@ LINES = 16  # int64 numbers in 128 bytes: two cache lines, since Intel's cores f
 ARRIVED = 1 * LINES  # threads that wait at the barrier
 PASSED = 2 * LINES  # barriers that all threads have passed, in this run
 ABORTED = 3 * LINES  # 1 when a thread has failed, so that nobody waits for it
-POSTED = 4 * LINES  # runs that the workers were given
+POSTED = 4 * LINES  # number of the last run that the workers were given
 FINISHED = 5 * LINES  # calls that workers have ended, of all runs
+COMPILED = 6 * LINES  # number of the last run that is a C function's
+FUNCTION, ARGUMENT = COMPILED + 1, COMPILED + 2  # its address and first argument
+DONE = 7 * LINES  # workers that have ended it, of those that were awake
+ASLEEP = 8 * LINES  # and a line further for each rank: 1 when that worker must be woken
 
 SPINS = 500  # pauses before a thread offers its core: a little more than others take to arrive
 IDLE_ROUNDS = 100  # times that it does so before it goes to sleep: about a millisecond
 TURN = 300  # pauses in which a thread gets through the few lines of Python around a compiled job
 
 
-def new_control() -> Control:
-    """Counters for one group of threads, all 0, with room before the first and after the last."""
-    return np.zeros(6 * LINES, np.int64)
+def new_control(threads: int) -> Control:
+    """Counters for so many threads, all 0, with room before the first and after the last."""
+    return np.zeros(ASLEEP + (threads + 1) * LINES, np.int64)
 
 
 @kernel
@@ -76,14 +80,3 @@ def take_turns(rank: int) -> None:
     """
     for _ in range(rank * TURN):
         pause()
-
-
-@entry
-def finish_and_linger(control: Any, rank: int, posted: int) -> None:
-    """Tell that a call has ended, and linger until there is a run beyond the `posted`.
-
-    Both in one step without Python's lock: who waits for the end needs that lock next.
-    """
-    atomic_add(control, FINISHED, 1)
-    linger(control, POSTED, posted + 1)
-    take_turns(rank)

@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
@@ -127,7 +127,7 @@ class Crew:
                 fix="Return from the one before you make the other.",
             )
 
-    def _post(self, calls: list[Call]) -> None:
+    def _post(self, calls: Sequence[Call]) -> None:
         """Give the threads calls in turn."""
         with self._lock:  # so that closing lets the threads go after these calls, or refuses them
             if self._closed:

@@ -7,30 +7,39 @@ for about a millisecond, so that the next token finds them so.
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from .barrier import (
-    ABORTED,
-    ARRIVED,
-    FINISHED,
-    POSTED,
-    Control,
-    finish_and_linger,
-    linger,
-    new_control,
-)
+import numpy as np
+
+from .barrier import ABORTED, ARRIVED, ASLEEP, FINISHED, LINES, POSTED, Control, linger, new_control
 from .errors import require_number
+from .handoff import follow, lead, post
+from .simd.jit import Foreign
 from .threads import Call, Crew, Inbox, call_off
 
 
-def serve(control: Control, inbox: Inbox) -> None:
+class RunCall(Call):
+    """One worker's part in the run of a number; `woken` when its flag was taken for it."""
+
+    def __init__(self, function: Callable[[int], object], rank: int, number: int, woken: bool):
+        super().__init__(function, rank)
+        self.number = number
+        self.woken = woken
+
+
+def serve(control: Control, threads: int, inbox: Inbox) -> None:
     """What a worker does. The inbox is the truth; the counters only save it from sleeping."""
     while (call := inbox.get()) is not None:
+        assert isinstance(call, RunCall)
+        if not call.claim(threading.current_thread()):
+            continue  # called off
+        if not call.woken:
+            control[ASLEEP + call.argument * LINES] = 0
         call.run()
-        rank = call.argument
+        rank, number = call.argument, call.number
         del call  # an idle thread keeps nothing alive
-        finish_and_linger(control, rank, control.item(POSTED))
+        follow(control, rank, threads, number)
 
 
 class Workers(Crew):
@@ -43,16 +52,61 @@ class Workers(Crew):
     def __init__(self, threads: int):
         require_number("threads", threads, 1, math.inf, "1 or more", whole=True)
         self.threads = int(threads)
-        self.control = new_control()
-        finish_and_linger(new_control(), 0, -1)  # compile it here, not in a thread
-        super().__init__(partial(serve, self.control), self.threads - 1)
+        self.control = new_control(self.threads)
+        follow(new_control(1), 0, 1, 0)  # compile it here, not in a thread
+        super().__init__(partial(serve, self.control, self.threads), self.threads - 1)
 
     def _forget_threads(self) -> None:
         super()._forget_threads()
-        self.control[:] = 0
         self._one_run = threading.Lock()
+        self._woken = np.zeros(self._count + 1, np.int64)
         self._caller: threading.Thread | None = None
-        self._calls: list[Call] = []  # those of workers that may not have ended
+        self._calls: list[RunCall] = []  # those of workers that may not have ended
+
+    def _start(self) -> None:
+        self.control[ASLEEP::LINES] = 1  # threads begin at their inboxes
+        super()._start()
+
+    def run_compiled(self, function: Foreign, argument: int) -> None:
+        """Call function(argument, rank, threads) in every thread; return when all have ended.
+
+        From one such run to the next, threads that are awake need no Python, and the caller little.
+        An interrupt is noticed before or after; then the threads end, and the next run starts new
+        ones.
+        """
+        self._check_outside(self._caller)
+        with self._one_run:
+            if self._closed or len(self._threads) < self._count:
+                self._run(lambda rank: function(argument, rank, self.threads))
+            else:
+                self._run_compiled(function, argument)
+
+    def _run_compiled(self, function: Foreign, argument: int) -> None:
+        control, threads = self.control, self.threads
+        call_off(self._calls)
+        control[ARRIVED] = control[ABORTED] = 0
+        try:
+            count = post(control, function.address, argument, self._woken)
+            calls = [self._wake(function, argument, int(rank)) for rank in self._woken[:count]]
+            lead(control, threads, threads - 1 - count)
+            for call in calls:
+                call.wait()
+        except BaseException:
+            control[ABORTED] = 1
+            if self._threads:
+                self._end()
+            for thread in self._threads:
+                thread.join()
+            self._inboxes, self._threads = [], []
+            raise
+
+    def _wake(self, function: Foreign, argument: int, rank: int) -> Call:
+        def call_function(rank: int) -> None:
+            function(argument, rank, self.threads)
+
+        call = RunCall(call_function, rank, self.control.item(POSTED), woken=True)
+        self._inboxes[rank - 1].put(call)
+        return call
 
     def run(self, job: Callable[[int], object]) -> None:
         """Call job(rank) in every thread, rank 0 in this one; return when all have ended.
@@ -84,10 +138,12 @@ class Workers(Crew):
         call_off(self._calls)
         control[ARRIVED] = control[ABORTED] = 0
         finished = control.item(FINISHED)
-        calls = self._calls = [Call(call_job, rank) for rank in range(1, self.threads)]
+        number = control.item(POSTED) + 1
+        calls = [RunCall(call_job, rank, number, woken=False) for rank in range(1, self.threads)]
+        self._calls = calls
         try:
+            control[POSTED] = number
             self._post(calls)
-            control[POSTED] += 1
             job(0)
             linger(control, FINISHED, finished + len(calls))
             for call in calls:
@@ -105,7 +161,7 @@ class Workers(Crew):
                 raise call.error
 
 
-def add_notes(error: BaseException, calls: list[Call]) -> None:
+def add_notes(error: BaseException, calls: Sequence[Call]) -> None:
     """Tell of the errors in other calls."""
     for call in calls:
         if call.error is not None:

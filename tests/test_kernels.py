@@ -8,6 +8,7 @@ Where scales are small whole numbers, so are all sums, and a product must equal 
 as long as every partial sum is below 2**24, where float32 begins to round.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -535,22 +536,23 @@ def test_wrong_products_of_floats_are_noticed(name: str):
 WIDE = "%zmm" if LANES == 16 else "%ymm"
 
 
+@functools.cache
+def text_of(name: str) -> str:
+    return listing.text_of(FORMS[name].product)
+
+
 def work_loops(name: str, doing: str) -> list[Counter]:
     """The innermost loops that hold an instruction; of each, how often it holds which.
 
-    What works on the widest registers has a + at its end. Calls would stand in any loop.
+    What works on the widest registers has a + at its end.
     """
-    found = []
-    for loop in listing.loops(listing.text_of(FORMS[name].product)):
-        assert not any(line.startswith("call") for line in loop)
-        counts = Counter(line.split()[0] + "+" * (WIDE in line) for line in loop)
-        if any(re.match(doing, instruction) for instruction in counts):
-            found.append(counts)
-    return found
+    found = list(listing.loops(text_of(name), doing))
+    assert not [line for loop in found for line in loop if line.startswith("call")]
+    return [Counter(line.split()[0] + "+" * (WIDE in line) for line in loop) for loop in found]
 
 
-def total(counts: Counter, pattern: str) -> int:
-    return sum(n for instruction, n in counts.items() if re.fullmatch(pattern, instruction))
+def total(loops: list[Counter], pattern: str) -> int:
+    return sum(n for loop in loops for name, n in loop.items() if re.fullmatch(pattern, name))
 
 
 @pytest.mark.skipif(not target_has("avx2", "fma"), reason="portable code has no such instructions")
@@ -558,11 +560,10 @@ def total(counts: Counter, pattern: str) -> int:
 def test_products_of_floats_are_fused_multiply_adds(name: str):
     """Two of the widest registers for each token of a tile, and neither products nor sums alone."""
     loops = work_loops(name, "vfmadd")
-    widths = [total(loop, r"vfmadd\d+ps\+") for loop in loops]
-    assert all(any(count % (2 * width) == 0 for width in (1, 4, TILE)) for count in widths)
-    assert max(widths) % (2 * TILE) == 0
-    for loop in loops:
-        assert total(loop, r"v(fmadd\w+|mulps|addps)") == total(loop, r"vmulps|vaddps") == 0
+    widths = [total([loop], r"vfmadd\d+ps\+") for loop in loops]
+    assert all(width % 2 == 0 for width in widths)
+    assert any(width % (2 * TILE) == 0 for width in widths)
+    assert total(loops, r"v(fmadd\w+|mul[ps]s|add[ps]s)") == total(loops, r"v(mul|add)ps\+") == 0
 
 
 @pytest.mark.skipif(not target_has("avx2"), reason="portable code has no such instructions")
@@ -570,13 +571,10 @@ def test_products_of_floats_are_fused_multiply_adds(name: str):
 def test_products_of_codes_are_of_bytes(name: str):
     """With VNNI four at once; else pairs, and then pairs of pairs."""
     vnni = target_has("vnni512" if LANES == 16 else "vnni")
-    loops = work_loops(name, "vpdpbusd|vpmaddubsw")
-    assert loops
-    if vnni:
-        assert all(total(loop, r"vpdpbusd\+") for loop in loops)
-        assert all(total(loop, r"vpmadd(ubsw|wd)\+?|vpdpwssd\+?") == 0 for loop in loops)
-        assert max(total(loop, r"vpdpbusd\+") for loop in loops) >= 2 * TILE
-    else:
-        assert all(total(loop, r"vpmaddubsw\+") for loop in loops)
-        assert all(total(loop, r"(vpmaddwd|vpdpwssd)\+") for loop in loops)
-        assert not any(total(loop, r"vpdpbusd\+?") for loop in loops)
+    products, others = ("vpdpbusd", "vpmaddubsw") if vnni else ("vpmaddubsw", "vpdpbusd")
+    loops = work_loops(name, f"{products}|{others}|vpmul")
+    counts = [total([loop], rf"{products}\+") for loop in loops]
+    assert any(count > 0 and count % TILE == 0 for count in counts)
+    assert total(loops, rf"({products}|{others}\+?|vpmul\w+\+?)") == 0
+    pairs = total(work_loops(name, "vpmaddwd|vpdpwssd"), r"(vpmaddwd|vpdpwssd)\+")
+    assert pairs == 0 if vnni else pairs >= TILE

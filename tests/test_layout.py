@@ -49,6 +49,7 @@ ORDER = [
     "kernels",
     "barrier",
     "threads",
+    "handoff",
     "workers",
     "engines",
     "oracle",

@@ -119,7 +119,7 @@ def meet(control, threads, rank):
 
 def test_compiled_tasks_run_at_the_same_time(pool: Pool):
     """Each waits for the other, and gives Python's lock back meanwhile."""
-    control = new_control()
+    control = new_control(2)
     assert pool.map(lambda rank: meet(control, 2, rank), range(2)) == [True, True]
 
 
@@ -346,14 +346,14 @@ def check_usable(workers: Workers) -> None:
 def test_the_counters_only_save_time(monkeypatch: pytest.MonkeyPatch):
     """Workers that never linger find their calls all the same."""
     monkeypatch.setattr(llambda.workers, "linger", lambda *_: None)
-    monkeypatch.setattr(llambda.workers, "finish_and_linger", lambda *_: None)
+    monkeypatch.setattr(llambda.workers, "follow", lambda *_: None)
     with Workers(3) as workers:
         for _ in range(20):
             check_usable(workers)
 
 
 def test_lingering_has_an_end():
-    control = new_control()
+    control = new_control(2)
     control[POSTED] = 7
     linger(control, POSTED, 7)
     linger(control, POSTED, 8)  # nobody ever posts that
@@ -457,6 +457,26 @@ def test_what_was_written_before_a_barrier_is_read_after_it(threads: int):
             assert exchanged(workers, rounds) == [0] * threads
 
 
+def test_barriers_right_behind_one_another():
+    """All arrive at the same moment, again and again: an arrival that is lost would hang this."""
+
+    @njit(nogil=True)
+    def passed(control, n):
+        for i in range(n):
+            if not barrier(control, 2):
+                return i
+        return n
+
+    with Workers(2) as workers:
+        counts = [0, 0]
+
+        def job(rank: int) -> None:
+            counts[rank] = passed(workers.control, 30_000)
+
+        workers.run(job)
+    assert counts == [30_000] * 2
+
+
 @pytest.mark.parametrize("missing", ["before", "after"])
 @pytest.mark.parametrize("threads", [2, 3])
 def test_a_missing_barrier_is_noticed(threads: int, missing: str):
@@ -498,21 +518,21 @@ def test_nobody_waits_for_a_rank_that_failed(threads: int, at: int):
 def test_counters_share_no_cache_line():
     """128 bytes apart, from each other and from what else may lie beside the array."""
     at = np.flatnonzero(counters_of_a_run())
-    assert len(at) == 5
+    assert len(at) == 7  # with the flags of both ranks
     assert all(second - first >= 16 for first, second in pairwise([-1, *at]))
-    assert at[-1] + 16 <= new_control().size
+    assert at[-1] + 16 <= new_control(2).size
 
 
 def counters_of_a_run() -> np.ndarray:
     """Where a run that failed has written anything, or a barrier that waits."""
-    control = new_control()
+    control = new_control(2)
     with Workers(2) as workers, pytest.raises(ValueError, match="planted"):
         workers.run(lambda rank: meet(workers.control, 2, rank))
         try:
             workers.run(partial(fail, {1: "planted"}))
         finally:
             control[:] = workers.control
-    waiting = new_control()
+    waiting = new_control(2)
     waiting[ABORTED] = 1
     assert not meet(waiting, 2, 0)
     return control + waiting

@@ -178,9 +178,9 @@ class FusedEngine(Engine):
         self._run_phases(0, phases + 1 if wanted else phases)
 
     def _run_phases(self, first: int, last: int) -> None:
-        buffers, threads = self._buffers, self.threads
+        buffers = self._buffers
         buffers.step[s.FIRST], buffers.step[s.LAST] = first, last
-        self._workers.run(lambda rank: forward(buffers.address, rank, threads))
+        self._workers.run_compiled(forward, buffers.address)
 
     def _write_step(self, pieces: Sequence[Piece], wanted: Sequence[int], out: Floats) -> None:
         buffers, step = self._buffers, self._buffers.step

@@ -29,9 +29,13 @@ def text_of(kernel: Any) -> str:
     return list(kernel.inspect_asm().values())[-1].partition(WRAPPER)[0]
 
 
-def loops(text: str) -> Iterator[list[str]]:
-    """The innermost loops of a listing, each as its instructions without labels and directives."""
-    lines = text.splitlines()
+def loops(text: str, holding: str = "") -> Iterator[list[str]]:
+    """The innermost loops of a listing, each as its instructions without labels and directives.
+
+    Among those with an instruction that begins with the pattern `holding`: a loop may hold smaller
+    ones without it.
+    """
+    lines = text.replace("{vex}\t", "").splitlines()  # a word on how VNNI is encoded
     labels = {m[1]: i for i, line in enumerate(lines) if (m := LABEL.match(line))}
     spans = []
     for i, line in enumerate(lines):
@@ -40,6 +44,8 @@ def loops(text: str) -> Iterator[list[str]]:
             if start < i:
                 spans.append((start, i + 1))
     spans = [(s, e) for s, e in spans if not any(RETURN.match(line) for line in lines[s:e])]
+    wanted = re.compile(rf"\s+(?:{holding})")
+    spans = [(s, e) for s, e in spans if any(wanted.match(line) for line in lines[s:e])]
     for start, end in spans:
         if not any(start <= s and e <= end and (s, e) != (start, end) for s, e in spans):
             yield [
