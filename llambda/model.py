@@ -162,6 +162,7 @@ def load(
         context = check_context(config, context)
         check_memory(kind.weight_bytes(tensors) + cache_bytes(config, context), path)
         plan = kind(config, tensors, threads)
+        file.forget_pages()
     except BaseException:
         file.close()
         raise

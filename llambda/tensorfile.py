@@ -83,6 +83,15 @@ class TensorFile(Mapping[str, Tensor]):
         """Bytes of all tensors whose type is known."""
         return sum(info.nbytes or 0 for info in self.infos.values())
 
+    def forget_pages(self) -> None:
+        """Give back the memory of what was read; who reads a tensor again reads the file again.
+
+        For after an engine has made copies of the weights. The tensors stay as valid as before.
+        """
+        for mapped in self.maps.values():
+            if hasattr(mapped, "madvise"):  # not on Windows
+                mapped.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Let go of the maps. Harmless when called twice.
 

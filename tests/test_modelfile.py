@@ -6,6 +6,7 @@ The folders are written by transformers, the GGUF files by the `gguf` package.
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -607,3 +608,25 @@ def test_a_closed_model_lets_go_of_all_shards(tmp_path: Path):
     assert os.fspath(tmp_path) not in maps.read_text()
     with pytest.raises(ModelFileError, match="the file was closed"):
         file[EMBED]
+
+
+def resident(path: Path) -> int:
+    """kB of a file's maps that this process holds in memory."""
+    total, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            ours = line.endswith(str(path.resolve()))
+        elif ours and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells")
+def test_memory_of_a_file_is_given_back(tiny_path: Path):
+    file = modelfile.open(tiny_path)
+    before = {name: decode(file[name]) for name in file}
+    assert resident(tiny_path) > 1000
+    file.forget_pages()
+    assert resident(tiny_path) == 0
+    for name, values in before.items():
+        np.testing.assert_array_equal(decode(file[name]), values)

@@ -36,6 +36,8 @@ from .quantized import (
     SUPER,
 )
 
+NEAR = 64  # columns
+
 # ---------------------------------------------------------------- 32 codes of a row, and back in
 
 
@@ -229,8 +231,11 @@ def pack_q6_k(raw: Any, rows: int, cols: int, group: int, out: Any) -> None:
 @entry
 def pack_numbers(raw: Any, rows: int, cols: int, group: int, out: Any) -> None:
     """float32 as uint32, float16 and bfloat16 as uint16: raw and out are arrays of these."""
-    for row in range(rows):
-        place = place_of(row, group)
-        at = place // STRIP * STRIP * cols + place % STRIP
-        for c in range(cols):
-            out[at + c * STRIP] = raw[row * cols + c]
+    # A few columns of a strip's rows at a time, so that the lines written to stay in the cache.
+    for first in range(0, rows, STRIP):
+        for begin in range(0, cols, NEAR):
+            for row in range(first, min(first + STRIP, rows)):
+                place = place_of(row, group)
+                at = place // STRIP * STRIP * cols + place % STRIP
+                for c in range(begin, min(begin + NEAR, cols)):
+                    out[at + c * STRIP] = raw[row * cols + c]
