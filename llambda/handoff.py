@@ -22,7 +22,7 @@ from .barrier import (
     reaches,
     take_turns,
 )
-from .simd.cpu import atomic_add, atomic_load, atomic_store, yield_core
+from .simd.cpu import atomic_add, atomic_load, atomic_store, atomic_swap, yield_core
 from .simd.foreign import call3
 from .simd.jit import entry, kernel
 
@@ -51,10 +51,7 @@ def post(control: Any, function: int, argument: int, woken: Any) -> int:
 @kernel
 def take(control: Any, flag: int) -> bool:
     """Take a flag down; False when another was faster, or it was not up."""
-    if atomic_add(control, flag, -1) == 1:
-        return True
-    atomic_add(control, flag, 1)
-    return False
+    return atomic_swap(control, flag, 0) == 1
 
 
 @entry
@@ -82,7 +79,7 @@ def follow(control: Any, rank: int, threads: int, number: int) -> None:
             atomic_add(control, DONE, 1)
         else:
             number = posted
-            atomic_add(control, flag, 1)
+            atomic_store(control, flag, 1)
             if atomic_load(control, POSTED) == number or not take(control, flag):
                 break
     take_turns(rank)

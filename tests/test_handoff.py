@@ -7,8 +7,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
+from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,3 +205,65 @@ def test_atomic_counts_of_the_flags_end_at_one():
         while flags.tolist() != [1, 1] and time.monotonic() < deadline:
             time.sleep(0.01)
         assert flags.tolist() == [1, 1]
+
+
+# ---------------------------------------------------------------- all orders of the last moment
+# The caller posts and looks for the flag; the worker puts it up and looks for a post. Every step is
+# one access to shared memory, and between two of them the other may take any number of its own.
+
+Steps = Iterator[None]
+
+
+def swapped(shared: dict[str, int]) -> Generator[None, None, bool]:
+    """take() as it is: one atomic exchange."""
+    yield
+    before, shared["flag"] = shared["flag"], 0
+    return before == 1
+
+
+def subtracted(shared: dict[str, int]) -> Generator[None, None, bool]:
+    """A plausible other one: subtract, and add again if the flag was not up."""
+    yield
+    shared["flag"] -= 1
+    if shared["flag"] == 0:
+        return True
+    yield
+    shared["flag"] += 1
+    return False
+
+
+def caller(shared: dict[str, int], take: Any) -> Steps:
+    yield
+    shared["posted"] = 1
+    shared["woken"] = yield from take(shared)
+
+
+def worker(shared: dict[str, int], take: Any, raised: Any) -> Steps:
+    yield
+    raised(shared)
+    yield
+    shared["runs"] = bool(shared["posted"]) and (yield from take(shared))
+
+
+def outcomes(take: Any, raised: Any) -> set[tuple[bool, bool]]:
+    """(the caller wakes the worker, the worker runs by itself) in every order of their steps."""
+    found = set()
+    for order in set(permutations("c" * 4 + "w" * 5)):
+        shared = {"posted": 0, "flag": 0, "woken": 0, "runs": 0}
+        going = {"c": caller(shared, take), "w": worker(shared, take, raised)}
+        for turn in order:
+            next(going[turn], None)
+        found.add((bool(shared["woken"]), bool(shared["runs"])))
+    return found
+
+
+def test_exactly_one_of_the_two_knows_of_the_run():
+    """Both would run it twice, and none not at all: not in any order."""
+    assert outcomes(swapped, lambda shared: shared.update(flag=1)) == {(True, False), (False, True)}
+
+
+def test_flags_that_are_counted_lose_a_run():
+    def raised(shared: dict[str, int]) -> None:
+        shared["flag"] += 1
+
+    assert (False, False) in outcomes(subtracted, raised)

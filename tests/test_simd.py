@@ -492,12 +492,14 @@ def test_counters_that_many_threads_write():
         cpu.yield_core()
         cpu.atomic_store(counters, 1, 7)
         before = cpu.atomic_add(counters, 1, -3)
+        counters[2] = cpu.atomic_swap(counters, 0, 5)
         return before, cpu.atomic_load(counters, 1), cpu.cycles()
 
     counters = np.zeros(3, np.int64)
     before, after, first = used(counters)
-    assert (before, after, counters.tolist()) == (7, 4, [0, 4, 0])
+    assert (before, after, counters.tolist()) == (7, 4, [5, 4, 0])
     assert used(counters)[2] > first
+    assert counters.tolist() == [5, 4, 5]
 
 
 def test_only_counters_of_64_bits_are_atomic():

@@ -9,6 +9,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +54,7 @@ def reader(vector: Vector, count: int) -> Any:
     @instruction(lambda array: kind if is_place(array, types.int64) else None)
     def read(code: Code, array: Any) -> Any:
         lane = code.context.get_value_type(vector)
-        places = [code.element(0, array, types_int(i * vector.lanes)) for i in range(count)]
+        places = [code.element(0, array, at_number(i * vector.lanes)) for i in range(count)]
         loads = [
             code.builder.load(code.builder.bitcast(place, lane.as_pointer()), align=1)
             for place in places
@@ -63,7 +64,7 @@ def reader(vector: Vector, count: int) -> Any:
     return read
 
 
-def types_int(number: int) -> Any:
+def at_number(number: int) -> Any:
     return foreign.LONG(number)
 
 
@@ -72,7 +73,7 @@ def write(code: Code, array: Any, tile: Any) -> None:
     """The vectors of a tile, one behind the other."""
     for i in range(tile.type.count):
         v = code.builder.extract_value(tile, i)
-        place = code.place(array, types_int(i * v.type.count), v.type)
+        place = code.place(array, at_number(i * v.type.count), v.type)
         code.builder.store(v, place, align=1)
 
 
@@ -486,6 +487,17 @@ def test_where_nothing_can_be_written_all_is_compiled_anew(tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert run_script(tmp_path, tmp_path / "file" / "home") == "False 0 42"
     assert files(tmp_path) == {"script.py", "file"}
+
+
+def test_a_folder_in_which_no_file_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(dir: Path) -> None:
+        raise PermissionError(dir)
+
+    monkeypatch.setenv("LLAMBDA_HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(jit.config, "CACHE_DIR", "unchanged")
+    assert not jit.keep_compiled_code()
+    assert jit.config.CACHE_DIR == "unchanged"
 
 
 @pytest.mark.skipif(

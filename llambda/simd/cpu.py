@@ -45,6 +45,13 @@ def atomic_add(code: Code, array: Any, at: Any, value: Any) -> Any:
     return code.builder.atomic_rmw("add", code.place(array, at, LONG), number, "seq_cst")
 
 
+@instruction(counters(types.int64))
+def atomic_swap(code: Code, array: Any, at: Any, value: Any) -> Any:
+    """Write array[at], and give what was there before. No other writer comes between."""
+    number = code.argument(2, value, types.int64)
+    return code.builder.atomic_rmw("xchg", code.place(array, at, LONG), number, "seq_cst")
+
+
 @instruction(lambda: types.none)
 def pause(code: Code) -> None:
     """Tell the core that this thread is spinning: it saves power, and helps its neighbour."""
