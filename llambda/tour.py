@@ -19,7 +19,7 @@ from .fetch import KNOWN
 from .ladder import Rung, measure
 from .machine import this_machine
 from .model import Model, load
-from .paths import atomic_write, cache_dir, data_dir, make_dir
+from .paths import atomic_write, cache_dir, data_dir, make_dir, numba_cache_dir
 from .probe import ceiling_tokens_per_s, read_bandwidth
 
 PROMPT = "The class statement"
@@ -46,6 +46,8 @@ def tour(out: Path | None = None) -> None:
     machine = this_machine()
     cores = plural(machine.default_threads, "usable core")
     print(f"llambda {__version__} on {machine.model}, {cores}\n")
+    if not any(numba_cache_dir().rglob("*.nbi")):
+        print("The first time, kernels are compiled for this machine: half a minute or so.\n")
     print(f"The tiny model that comes with the course continues {PROMPT!r}:\n")
     with load("tiny") as model:
         print(PROMPT, end="")
@@ -54,16 +56,17 @@ def tour(out: Path | None = None) -> None:
         nbytes = sum(tensor.nbytes for tensor in model.weights.unique())
         ceiling = ceiling_tokens_per_s(read_bandwidth(1, nbytes), nbytes)
     print("\n\nThe same model on every rung of the ladder, checked against PyTorch:\n")
-    print("  rung      prefill tok/s  decode tok/s  largest logit difference  greedy tokens")
+    print("  rung       prefill tok/s  decode tok/s  largest logit difference  greedy tokens")
     rungs, failed = [], []
     for name in RUNGS:
+        print(f"  {name:<10} ", end="", flush=True)
         with load("tiny", engine=name) as model:
             check = check_rung(model)
             rung = measure(model.engine, model.tokenizer.encode(PROMPT), MEASURED_TOKENS)
         rungs.append(rung)
         failed += [] if check.passed else [name]
         print(
-            f"  {name:<9} {rung.prefill_tok_s:>13,.0f} {rung.decode_tok_s:>13,.0f}"
+            f"{rung.prefill_tok_s:>13,.0f} {rung.decode_tok_s:>13,.0f}"
             f"  {check.difference:>24.1e}  {check.same_tokens} of {check.tokens} equal"
         )
     print(

@@ -24,7 +24,7 @@ from scripted import END, START, STOP, TOKENS, small_tensors, write_small
 
 import llambda
 from llambda import cli
-from llambda.engines import RUNGS
+from llambda.engines import BEST, RUNGS
 from llambda.engines.base import activation_names
 from llambda.fetch import KNOWN
 
@@ -195,7 +195,7 @@ def test_the_log_tells_what_happened(small: Path, tmp_path: Path):
     assert [event["event"] for event in told] == ["load", "prefill", "tokens", "finish"] * 2
     for event in told:
         assert {"time", "event", "seconds", "tokens", "resident_mb"} <= set(event)
-    assert (told[0]["model"], told[0]["engine"]) == ("small", "cached")
+    assert (told[0]["model"], told[0]["engine"]) == ("small", BEST)
     assert (told[1]["tokens"], told[2]["tokens"], told[3]["tokens"]) == (2, 3, 3)
     assert told[3]["finish_reason"] == "length"
 
@@ -276,9 +276,9 @@ def test_inspect_prints_facts(small: Path):
     result = run("inspect", small)
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith(f"{small}: GGUF version 3")
-    assert "runs on the engine 'cached'" in result.out
+    assert f"runs on the engine '{BEST}'" in result.out
     facts = one_json_line(run("inspect", small, "--json"))
-    assert facts["runs"]["engine"] == "cached"
+    assert facts["runs"]["engine"] == BEST
     assert len(facts["tensors"]) == len(small_tensors())
 
 
@@ -788,7 +788,7 @@ def test_chat_answers_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     messages = [{"role": "system", "content": "on"}, {"role": "user", "content": "the"}]
     with llambda.load(path) as model:
         expected = model.chat(messages, temperature=0, max_tokens=4)
-    assert (result.status, result.out) == (0, f"{expected.text}\n")
+        assert (result.status, result.out) == (0, f"{expected.text}\n")
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert events == ["load", "prefill", "tokens", "finish"]
 
@@ -847,7 +847,7 @@ def test_compare_finds_no_divergence(small: Path, engine: str):
 
 def test_compare_names_the_first_divergence(small: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("llambda.engines.naive.swiglu", lambda gate, up: gate * up)
-    result = run("compare", small, "--ids", "5,6,7,8,9")
+    result = run("compare", small, "--ids", "5,6,7,8,9", "--engine", "cached")
     assert result.status == 1
     assert re.fullmatch(
         r"llambda: first divergence: layer 0, swiglu, position 0.*\n", result.err

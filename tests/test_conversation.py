@@ -222,7 +222,8 @@ def test_a_model_without_a_template_is_refused(tiny_path: Path):
 
 @pytest.mark.real
 def test_the_real_model_answers(smollm2_path: Path):
-    with llambda.load(smollm2_path) as model:
+    # With exact weights: the best first token is better than the next by less than rounding costs.
+    with llambda.load(smollm2_path, "vectorized") as model:
         conversation = Conversation(model, temperature=0, max_tokens=24)
         for question, word in (
             ("What is the capital of France?", "Paris"),

@@ -94,7 +94,7 @@ def test_the_report_says_it_all(small: Path):
     assert f"  tokenizer.ggml.tokens = [{', '.join(TOKENS[:8])}, ...] (263 entries)" in lines
     assert "  token_embd.weight              F32    266 x 16       17,024 bytes" in lines
     assert lines[-2:] == [
-        "runs on the engine 'cached': 2 layers of width 16, 4 heads (2 for keys and values) of 6",
+        "runs on the engine 'fused': 2 layers of width 16, 4 heads (2 for keys and values) of 6",
         "memory: 0 MB for weights and 0.2 kB of cache a position, up to 64",
     ]
 
@@ -310,7 +310,7 @@ def test_a_hugging_face_folder_is_described(tmp_path: Path):
     assert facts["file_bytes"] == (tmp_path / "model.safetensors").stat().st_size
     assert facts["parameters"] == sum(array.size for array in tensors.values())
     assert facts["metadata"]["rope_parameters"]["factor"] == 2
-    assert facts["runs"]["engine"] == "cached"
+    assert facts["runs"]["engine"] == "fused"
     report = report_file(facts)
     assert "  rope_parameters = {'rope_type': 'linear', 'rope_theta': 500.0" in report
     assert report.endswith("0.2 kB of cache a position, up to 64")

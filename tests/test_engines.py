@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_models import draw, sized
 from models import VARIANTS, build, mutant, random_ids
 
 from llambda import modelfile
@@ -21,9 +22,10 @@ from llambda.check import (
     trace_engine,
 )
 from llambda.config import ModelConfig
-from llambda.engines import RUNGS, CachedEngine, NaiveEngine, ScalarEngine, naive
+from llambda.engines import RUNGS, CachedEngine, NaiveEngine, fused, naive, vectorized
 from llambda.engines.base import LAYER_ACTIVATIONS, Engine, State, Trace, activation_names
 from llambda.errors import ContextError, InputError
+from llambda.kernels import panel_cache
 from llambda.kernels.attention import softmax
 from llambda.kernels.swiglu import silu
 from llambda.oracle import Oracle
@@ -34,9 +36,10 @@ from llambda.weights import Weights
 GOLDEN = Path(__file__).parent / "golden"
 N = 70  # positions 0 to 69
 SHORT = 9
-ENGINES = {"naive": NaiveEngine, "cached": CachedEngine, "scalar": ScalarEngine}
-LATER = list(ENGINES)[1:]
-ONE_ORDER = {"scalar"}  # a token's sums are made in one order, with whatever others it is evaluated
+LATER = list(RUNGS)[1:]
+IN_NUMPY = {"naive", "cached"}  # a token's sums may depend on how many others are evaluated with it
+IN_FLOATS = ["naive", "cached", "scalar", "vectorized"]  # also where weights are quantized
+THREADS = 2
 ROUTES = ("arrays", "gguf", "folder")
 
 Loaded = tuple[ModelConfig, Weights[Tensor]]
@@ -67,7 +70,7 @@ def load(tmp_path_factory) -> Callable[[str, str], Loaded]:
 @cache
 def engine_of(name: str, variant: str) -> Engine:
     model = build(variant)
-    return ENGINES[name](model.config, model.weights)
+    return RUNGS[name](model.config, model.weights, THREADS)
 
 
 def logits_of(engine: Engine, ids: list[int]) -> np.ndarray:
@@ -109,12 +112,13 @@ def compositions(n: int) -> Iterator[list[int]]:
             yield [first, *rest]
 
 
-on_every = pytest.mark.parametrize("name", ENGINES)
+on_every = pytest.mark.parametrize("name", RUNGS)
 on_all = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def test_every_rung_in_float32_is_tested_here():
-    assert {name: RUNGS[name] for name in ENGINES} == ENGINES
+def test_the_order_of_the_rungs():
+    assert [*RUNGS] == "naive cached scalar vectorized quantized threaded fused".split()
+    assert all(rung.name == name for name, rung in RUNGS.items())
 
 
 # The right numbers
@@ -126,7 +130,7 @@ def test_every_rung_in_float32_is_tested_here():
 def test_logits_equal_the_reference_and_transformers(name, variant, route, load):
     config, weights = load(variant, route)
     ids = random_ids(variant, N)
-    logits = logits_of(ENGINES[name](config, weights), ids)
+    logits = logits_of(RUNGS[name](config, weights, THREADS), ids)
     assert logits.dtype == np.float32
     assert logits.shape == (N, config.vocab_size)
     assert largest(logits - build(variant).hf_logits(ids)) <= 1e-4
@@ -145,6 +149,15 @@ def test_each_rung_equals_naive_at_every_position(name, variant):
         assert_close(step, row)
 
 
+@pytest.mark.parametrize("name", ["quantized", "threaded", "fused"])
+@on_all
+def test_with_float_weights_the_fast_rungs_are_one_to_the_last_bit(name, variant):
+    ids = random_ids(variant, N)
+    expected = trace_engine(engine_of("vectorized", variant), ids)
+    for activation, value in trace_engine(engine_of(name, variant), ids).items():
+        assert np.array_equal(value, expected[activation]), activation
+
+
 @pytest.fixture
 def tiny(tiny_path) -> Loaded:
     file = modelfile.open(tiny_path)
@@ -154,7 +167,7 @@ def tiny(tiny_path) -> Loaded:
 
 @on_every
 def test_the_tiny_model_equals_the_reference(name, tiny):
-    engine, (config, weights) = ENGINES[name](*tiny), tiny
+    engine, (config, weights) = RUNGS[name](*tiny, THREADS), tiny
     ids = np.random.default_rng(0).integers(0, config.vocab_size, N).tolist()
     assert largest(logits_of(engine, ids) - Oracle(*tiny, "float64").logits(ids)) <= 1e-4
     for chunks in (None, [30, *[1] * 40]):
@@ -164,7 +177,7 @@ def test_the_tiny_model_equals_the_reference(name, tiny):
 @on_every
 def test_the_tiny_model_says_what_was_recorded(name, tiny, tiny_path):
     """Logits and greedy continuations of the PyTorch model, recorded when it had been trained."""
-    engine = ENGINES[name](*tiny)
+    engine = RUNGS[name](*tiny, THREADS)
     recorded = np.load(tiny_path.with_name("tiny_golden.npz"))
     logits = logits_of(engine, recorded["long_ids"].tolist())
     assert largest(logits - recorded["long_logits"]) <= 1e-3
@@ -183,6 +196,29 @@ def greedy(engine: Engine, prompt: list[int], count: int) -> list[int]:
     return found
 
 
+SHAPES = {  # no width is a multiple of a register's, and key/value heads serve 1 to 5 others
+    "groups of 1": sized(dim=16, heads=(3, 3), head_dim=10, ffn_dim=7, vocab_size=32),
+    "groups of 3": sized(dim=40, heads=(6, 2), head_dim=48, ffn_dim=44, vocab_size=45, biases=True),
+    "groups of 4": sized(dim=33, heads=(4, 1), head_dim=6, ffn_dim=31, vocab_size=100, tied=True),
+    "groups of 5": sized(dim=72, heads=(10, 2), head_dim=80, ffn_dim=100, vocab_size=33),
+}
+
+
+@on_every
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kinds", [("F32",), ("F16", "BF16", "F32")], ids=["F32", "mixed"])
+def test_odd_shapes_in_every_number_format(name, shape, kinds):
+    """Every activation, in one call and in steps."""
+    config = SHAPES[shape]
+    weights = draw(config, kinds)
+    engine = RUNGS[name](config, weights, THREADS)
+    ids = np.random.default_rng(1).integers(0, config.vocab_size, 40).tolist()
+    expected = Oracle(config, weights, "float64").forward(ids)
+    for chunks in (None, [25, 1, 14]):
+        assert first_divergence(trace_engine(engine, ids, chunks), expected, config) is None
+    engine.close()
+
+
 # Every way to the same state
 
 
@@ -194,7 +230,7 @@ def test_every_chunking_gives_the_same_last_logits(name, variant):
     state = engine.new_state(SHORT)
     chunkings = list(compositions(SHORT))
     assert len(chunkings) == 256
-    assert_equal = assert_same_bits if name in ONE_ORDER else assert_close
+    assert_equal = assert_close if name in IN_NUMPY else assert_same_bits
     for sizes in chunkings:
         state.truncate(0)
         assert_equal(in_chunks(engine, state, ids, sizes), expected)
@@ -270,7 +306,7 @@ def test_two_states_do_not_disturb_each_other(name):
 @on_every
 def test_a_state_works_only_with_its_engine(name):
     model = build("grouped")
-    one, other = (ENGINES[name](model.config, model.weights) for _ in range(2))
+    one, other = (RUNGS[name](model.config, model.weights, THREADS) for _ in range(2))
     state = one.new_state(4)
     with pytest.raises(InputError, match="engine that made it"):
         other.forward(state, [1])
@@ -282,7 +318,7 @@ def test_weights_stay_as_they_were(name):
     model = build("biased")
     layer = model.weights.layers[1]
     held = {f.name: getattr(layer, f.name).blocks().copy() for f in fields(layer)}
-    logits_of(ENGINES[name](model.config, model.weights), random_ids("biased", SHORT))
+    logits_of(RUNGS[name](model.config, model.weights, THREADS), random_ids("biased", SHORT))
     assert all(np.array_equal(getattr(layer, n).blocks(), before) for n, before in held.items())
 
 
@@ -291,7 +327,7 @@ def test_an_engine_needs_no_file_that_was_closed(name, tmp_path):
     model, ids = build("grouped"), random_ids("grouped", SHORT)
     file = modelfile.open(model.write_gguf(tmp_path / "model.gguf"))
     config = modelfile.read_config(file)
-    engine = ENGINES[name](config, modelfile.read_weights(file, config))
+    engine = RUNGS[name](config, modelfile.read_weights(file, config), THREADS)
     file.close()
     gc.collect()
     assert_close(logits_of(engine, ids), model.hf_logits(ids))
@@ -324,18 +360,51 @@ def test_a_refused_call_leaves_the_state_alone(name, ids, kind, message):
     assert np.array_equal(undisturbed, disturbed)
 
 
+def break_off(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let a rung fail in the midst of its work, or when the fused one has just ended it."""
+    whole = fused.forward
+
+    def step(address: int, rank: int, threads: int) -> None:
+        whole(address, rank, threads)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(fused, "forward", step)
+    if name != "fused":
+        monkeypatch.setattr(RUNGS[name], "swiglu", lambda self, gate, up: 1 / 0)
+
+
 @on_every
 def test_a_call_that_breaks_off_leaves_the_state_alone(name, monkeypatch):
     engine, ids = engine_of(name, "grouped"), random_ids("grouped", SHORT)
     expected = in_chunks(engine, engine.new_state(SHORT), ids, [4, 5])
     state = engine.new_state(SHORT)
     engine.forward(state, ids[:4])
-    monkeypatch.setattr(ENGINES[name], "swiglu", lambda self, gate, up: 1 / 0)
+    break_off(monkeypatch, name)
     with pytest.raises(ZeroDivisionError):
         engine.forward(state, [1, 2, 3])
     monkeypatch.undo()
     assert state.length == 4
     assert np.array_equal(engine.forward(state, ids[4:]), expected)
+
+
+# Closing
+
+
+@on_every
+def test_an_engine_may_be_closed_twice(name):
+    model = build("grouped")
+    engine = RUNGS[name](model.config, model.weights, THREADS)
+    state = engine.new_state(SHORT)
+    before = engine.forward(state, [1, 2, 3]).copy()
+    engine.close()
+    engine.close()
+    assert state.length == 3
+    if name in ("threaded", "fused"):
+        with pytest.raises(InputError, match=r"used after close\(\)"):
+            engine.forward(state, [4])
+        assert state.length == 3
+    else:
+        assert largest(engine.forward(state, [4]) - before) > 1e-2
 
 
 # Traces and logits
@@ -416,7 +485,7 @@ def test_extreme_numbers_give_finite_logits(name, part):
         replace(layer, **{part: Tensor.from_numpy(decode(getattr(layer, part)) * np.float32(1e4))})
         for layer in model.weights.layers
     ]
-    engine = ENGINES[name](model.config, replace(model.weights, layers=tuple(large)))
+    engine = RUNGS[name](model.config, replace(model.weights, layers=tuple(large)), THREADS)
     assert np.isfinite(logits_of(engine, random_ids("grouped", N))).all()
 
 
@@ -441,11 +510,14 @@ def test_operations_do_not_overflow_on_the_way():
         (NaiveEngine, "evaluate", ("table(self.turning, start, start +", "table(self.turning, 0,")),
         (naive, "attention", ("start + np.arange(n)[:, None]", "np.arange(n)[:, None]")),
         (CachedEngine, "forward", ("state.ids += ids", "state.ids = list(ids)")),
+        (panel_cache.PanelCache, "extend", ("self.room, start, k, v", "self.room, 0, k, v")),
+        (vectorized, "attend", ("room, start, out", "room, 0, out")),
     ],
 )
 def test_a_mistake_at_a_chunks_start_shows(where, function, edit, monkeypatch):
     monkeypatch.setattr(where, function, mutant(getattr(where, function), edit))
-    engine, ids = engine_of("cached", "grouped"), random_ids("grouped", SHORT)
+    name = "cached" if where in (NaiveEngine, CachedEngine, naive) else "vectorized"
+    engine, ids = engine_of(name, "grouped"), random_ids("grouped", SHORT)
     last = in_chunks(engine, engine.new_state(SHORT), ids, [4, 3, 2])
     assert largest(last - logits_of(engine, ids)[-1]) > 1e-2
 
@@ -461,8 +533,11 @@ def smollm2(smollm2_path) -> Loaded:
 
 
 @pytest.fixture(scope="module")
-def smollm2_engine(smollm2) -> Callable[[str], Engine]:
-    return cache(lambda name: ENGINES[name](*smollm2))
+def smollm2_engine(smollm2, request) -> Iterator[Engine]:
+    """One at a time, because each holds weights of its own."""
+    engine = RUNGS[request.param](*smollm2, THREADS)
+    yield engine
+    engine.close()
 
 
 @pytest.fixture(scope="module")
@@ -476,29 +551,34 @@ def golden_cases() -> list[dict]:
     return json.loads((GOLDEN / "smollm2_q4_1_greedy.json").read_text("utf-8"))["cases"]
 
 
+def with_engines(*names: str):
+    return pytest.mark.parametrize("smollm2_engine", names, indirect=True, scope="module")
+
+
 @pytest.mark.real
-@on_every
-def test_smollm2_equals_the_reference(name, smollm2_engine, smollm2_cases):
+@with_engines(*IN_FLOATS)
+def test_smollm2_equals_the_reference(smollm2_engine, smollm2_cases):
     """In one call and in steps: every activation, and the logits in plain numbers."""
-    engine = smollm2_engine(name)
+    engine = smollm2_engine
     for case in smollm2_cases:
         ids, expected = case["ids"], case["expected"]
         for chunks in (None, [2, *[1] * (len(ids) - 2)]):
             trace = trace_engine(engine, ids, chunks)
             off = largest(trace["logits"] - expected["logits"])
             worst = max(compare(trace, expected, engine.config), key=lambda each: each.ratio)
-            print(f"{name}, {len(ids)} ids, {chunks or 'whole'}: logits off by {off:.1e}; {worst}")
+            called = f"{engine.name}, {len(ids)} ids, {chunks or 'whole'}"
+            print(f"{called}: logits off by {off:.1e}; {worst}")
             assert off <= 2e-3
             assert first_divergence(trace, expected, engine.config) is None
 
 
 @pytest.mark.real
+@with_engines("cached")
 def test_smollm2_is_near_llama_cpp(smollm2_engine):
     """llama.cpp rounds activations to 8 bits; its distance from exact weights was recorded too."""
     recorded = json.loads((GOLDEN / "llamacpp_vs_pytorch.json").read_text("utf-8"))
     firsts = np.load(GOLDEN / "smollm2_q4_1_first_logits.npz")
-    engine = smollm2_engine("cached")
-    ours = [logits_of(engine, case["ids"])[-1] for case in golden_cases()]
+    ours = [logits_of(smollm2_engine, case["ids"])[-1] for case in golden_cases()]
     theirs = [firsts[f"case{i}"] for i in range(len(ours))]
     lost = kl_divergence(np.array(ours), np.array(theirs))
     print(f"KL to llama.cpp: {lost}, recorded on average {recorded['mean_kl']:.4f}")
@@ -508,12 +588,12 @@ def test_smollm2_is_near_llama_cpp(smollm2_engine):
 
 
 @pytest.mark.real
-@on_every
-def test_smollm2_says_what_llama_cpp_says(name, smollm2_engine):
+@with_engines(*RUNGS)
+def test_smollm2_says_what_llama_cpp_says(smollm2_engine):
     """Up to the first choice that llama.cpp made by less than 1.0 in the logits."""
     for case in golden_cases():
         sure = next(i for i, margin in enumerate([*case["margin"], 0]) if margin < 1)
-        assert greedy(smollm2_engine(name), case["ids"], sure) == case["greedy"][:sure]
+        assert greedy(smollm2_engine, case["ids"], sure) == case["greedy"][:sure]
 
 
 def test_softmax_hides_no_nan():

@@ -488,7 +488,7 @@ def test_generations_may_take_turns(small: llambda.Model):
     assert len({text for text, _, _ in alone}) == 3
 
 
-@pytest.mark.parametrize("engine", ["naive", "cached"])
+@pytest.mark.parametrize("engine", ["naive", "cached", "threaded", "fused"])
 def test_threads_may_share_a_model(tmp_path: Path, engine: str):
     with llambda.load(write_small(tmp_path / "small.gguf"), engine) as model:
         alone = [outcome(made(model, seed)) for seed in range(6)]

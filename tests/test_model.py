@@ -14,6 +14,7 @@ from scripted import SIZES, SPARE, TOKENS, small_tensors, write_small
 import llambda
 from llambda import model as model_module
 from llambda.cache import cache_bytes
+from llambda.engines import RUNGS
 from llambda.errors import (
     ContextError,
     FileAccessError,
@@ -85,7 +86,7 @@ def test_tiny_is_the_model_that_ships(path: Path, monkeypatch: pytest.MonkeyPatc
     assert llambda.load("tiny").config.name == "small"
 
 
-@pytest.mark.parametrize(("name", "kind"), [(None, "cached"), ("naive", "naive")])
+@pytest.mark.parametrize(("name", "kind"), [(None, "fused"), ("naive", "naive")])
 def test_the_engine_is_the_named_one_or_the_best(path: Path, name: str | None, kind: str):
     assert llambda.load(path, engine=name).engine.name == kind
 
@@ -121,7 +122,7 @@ def test_logits(path: Path):
         ([0] * 65, ContextError, "65 tokens at position 0 do not fit in a context of 64"),
     ],
 )
-@pytest.mark.parametrize("engine", ["naive", "cached"])
+@pytest.mark.parametrize("engine", RUNGS)
 def test_logits_of_impossible_ids(path: Path, engine: str, ids: list[Any], error: Any, words: str):
     with llambda.load(path, engine) as model, pytest.raises(error, match=words):
         model.logits(ids)
@@ -270,13 +271,17 @@ def test_a_file_that_is_no_model(tmp_path: Path, content: bytes):
 
 
 def test_a_closed_model_says_so(path: Path):
-    with llambda.load(path) as model:
+    with llambda.load(path, "cached") as model:
         generation = model.generate("the", temperature=0, max_tokens=4)
     model.close()
     for use in (lambda: model.generate("the"), lambda: model.logits([1])):
         with pytest.raises(InputError, match="the model was closed"):
             use()
-    assert len(generation.ids) == 4  # one that was begun may go on
+    assert len(generation.ids) == 4  # one that was begun may go on, if it needs no threads
+    with llambda.load(path) as model:
+        generation = model.generate("the", temperature=0, max_tokens=4)
+    with pytest.raises(InputError, match=r"used after close\(\)"):
+        _ = generation.ids
 
 
 def test_closing_lets_go_of_the_file(tmp_path: Path):

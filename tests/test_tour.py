@@ -20,6 +20,7 @@ from llambda.engines import RUNGS
 from llambda.errors import FileAccessError, LlambdaError
 from llambda.ladder import Rung, measure
 from llambda.oracle import Oracle
+from llambda.paths import numba_cache_dir
 from llambda.tour import TOLERANCE, Check, check_rung, draw
 
 PROMPTS = (tour.PROMPT, "A list is", "on")
@@ -85,6 +86,16 @@ def test_the_picture_goes_where_it_is_wanted(data: Path, tmp_path: Path):
     assert not (tmp_path / "home").exists()
 
 
+def test_it_says_that_it_compiles_the_first_time(data: Path, capsys: pytest.CaptureFixture[str]):
+    tour.tour()
+    assert "The first time, kernels are compiled" in capsys.readouterr().out
+    kept = numba_cache_dir() / "engines_1234" / "phases.forward-1.py311.nbi"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    tour.tour()
+    assert "compiled" not in capsys.readouterr().out
+
+
 def test_a_picture_that_cannot_be_written(data: Path, tmp_path: Path):
     with pytest.raises(FileAccessError, match="no such file or folder"):
         tour.tour(tmp_path / "gone" / "picture.svg")
@@ -118,7 +129,7 @@ def test_other_answers_than_pytorchs_fail(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Any
 ):
     spoil(data)
-    with pytest.raises(LlambdaError, match="naive, cached did not give PyTorch's answers"):
+    with pytest.raises(LlambdaError, match=f"{', '.join(RUNGS)} did not give PyTorch's answers"):
         tour.tour(tmp_path / "picture.svg")
     assert (tmp_path / "picture.svg").exists()  # what was measured is shown all the same
 

@@ -3,13 +3,26 @@
 from ..errors import InputError
 from .base import Engine
 from .cached import CachedEngine
+from .fused import FusedEngine
 from .naive import NaiveEngine
+from .quantized import QuantizedEngine
 from .scalar import ScalarEngine
+from .threaded import ThreadedEngine
+from .vectorized import VectorizedEngine
 
 RUNGS: dict[str, type[Engine]] = {
-    rung.name: rung for rung in (NaiveEngine, CachedEngine, ScalarEngine)
+    rung.name: rung
+    for rung in (
+        NaiveEngine,
+        CachedEngine,
+        ScalarEngine,
+        VectorizedEngine,
+        QuantizedEngine,
+        ThreadedEngine,
+        FusedEngine,
+    )
 }
-BEST = CachedEngine.name
+BEST = FusedEngine.name
 
 
 def rung(name: str | None) -> type[Engine]:

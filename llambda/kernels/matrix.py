@@ -1,19 +1,26 @@
 """A weight matrix ready for its kernel: packed bytes, and how to multiply with them."""
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import UnsupportedError
+from ..simd.foreign import call3
+from ..simd.jit import entry
+from ..simd.tiles import TILE
 from ..tensor import Tensor
 from . import packing, products
 from . import quantized as q
-from .activations import BLOCK
+from .activations import BLOCK, WORDS, tile_count, tile_of, tiles
+from .aligned import aligned_zeros
 from .products import STRIP
+from .rows import tile_all_codes, tile_all_floats
 
 Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ def pack(tensor: Tensor, group: int | None = None, into: Bytes | None = None) ->
     form = FORMS.get(tensor.dtype.name)
     if form is None:
         raise UnsupportedError(f"there is no kernel for {tensor.dtype} weights")
-    data = np.zeros(packed_bytes(tensor, group), np.uint8) if into is None else into
+    data = aligned_zeros(packed_bytes(tensor, group), np.uint8) if into is None else into
     raw = np.ascontiguousarray(tensor.blocks()).reshape(-1)
     raw.flags.writeable = False  # one compiled signature for maps and for copies
     if form.number:
@@ -113,3 +120,74 @@ def pack(tensor: Tensor, group: int | None = None, into: Bytes | None = None) ->
     else:
         form.pack(raw, rows, cols, group, data)
     return Matrix(form, rows, cols, group, data)
+
+
+# ---------------------------------------------------------------- multiplying, from Python
+
+
+class Tiles(NamedTuple):
+    """n rows of activations as products take them (activations.py).
+
+    room : how many rows there are with those of zeros that fill up the last tile
+    x : float32 or, coded, int8 [room * cols]
+    scales : float32 [room * cols / 8], or empty
+    """
+
+    n: int
+    room: int
+    x: npt.NDArray[Any]
+    scales: Floats
+
+
+NO_SCALES: Floats = np.empty(0, np.float32)
+
+
+def tiled(x: Floats, coded: bool) -> Tiles:
+    """x [n, cols], C-ordered, for matrices that take codes or for those that take floats."""
+    n, cols = x.shape
+    room = room_for(n)
+    if coded:
+        codes = np.empty(room * cols, np.int8)
+        scales = np.empty(room * cols // BLOCK * WORDS, np.float32)
+        tile_all_codes(x, codes, scales)
+        return Tiles(n, room, codes, scales)
+    if n == 1:  # the columns of one token are a tile as they are
+        return Tiles(n, room, x.reshape(-1), NO_SCALES)
+    floats = np.empty(room * cols, np.float32)
+    tile_all_floats(x, floats)
+    return Tiles(n, room, floats, NO_SCALES)
+
+
+@cache
+def room_for(n: int) -> int:
+    """Tokens in the tiles of n tokens."""
+    last = tiles(n)[-1]
+    return last.first + last.width
+
+
+def multiply(matrix: Matrix, x: Tiles, out: Floats, first: int, last: int) -> None:
+    """Strips first to last of a matrix times all rows.
+
+    out : C-ordered [x.room, matrix.padded_rows]; gets the numbers of those strips in every row
+    """
+    product = matrix.form.product.address
+    multiply_tiles(product, matrix.data, matrix.cols, x.x, x.scales, x.n, out, first, last)
+
+
+@entry
+def multiply_tiles(product: int, weights: Bytes, cols: int, x: Any, scales: Floats, n: int,
+                   out: Floats, first: int, last: int) -> None:  # fmt: skip
+    """One call for all whole tiles, and one for the rest."""
+    job = np.empty(products.JOB, np.int64)
+    stride = out.shape[1]
+    job[products.W], job[products.COLS], job[products.STRIDE] = weights.ctypes.data, cols, stride
+    whole = n // TILE
+    for begin, count in ((0, whole), (whole, tile_count(n) - whole)):
+        if count > 0:
+            token, _, width = tile_of(n, begin)
+            done = token * cols
+            job[products.X] = x.ctypes.data + done * x.itemsize
+            job[products.SCALES] = scales.ctypes.data + 4 * (done // BLOCK * WORDS)
+            job[products.TOKENS], job[products.TILES] = width, count
+            job[products.OUT] = out.ctypes.data + 4 * token * stride
+            call3(product, job.ctypes.data, first, last)

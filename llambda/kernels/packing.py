@@ -7,9 +7,10 @@ A file keeps row after row. The kernels want the same few columns of many rows s
 
 Codes: eight groups of four columns. In the nibbles of groups 2k and 2k + 1 byte 4 * row + column
 has the one in its low half and the other in its high half; then, for codes of more than four bits,
-bit 4 * row + column of each group, a plane after another. Scales are the file's own, a number for
-each row. Rows may come in groups (heads) that begin in a strip of their own; what fills up a strip
-is zeros.
+bit 4 * row + column of each group, a plane after another. Codes of eight bits, moved up by 128, are
+byte 4 * row + column of each group. Scales are the file's own, a number for each row; the halves of
+a K format stand before each eight blocks. Rows may come in groups (heads) that begin in a strip of
+their own; what fills up a strip is zeros.
 """
 
 from typing import Any
