@@ -5,7 +5,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: tour test lab notebooks clean
+.PHONY: tour test lab notebooks bench clean
 .NOTPARALLEL:
 
 tour: .venv/core.done  # the course's main job on the tiny model
@@ -23,6 +23,10 @@ lab: .venv/course.done  # the lessons, in JupyterLab
 notebooks: .venv/test.done  # records the lessons anew, or some: make notebooks LESSON="04 05"
 	$(BIN)/python notebooks/build.py $(LESSON)
 
+bench: .venv/bench.done  # the goals for speed, beside llama.cpp: 20 minutes of a quiet computer
+	$(BIN)/llambda fetch smollm2
+	$(BIN)/python benchmarks/goals.py
+
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
@@ -30,8 +34,10 @@ clean:
 .venv/core.done:   WHAT = .
 .venv/course.done: WHAT = .[course]
 .venv/test.done:   WHAT = .[test]
+.venv/bench.done:  WHAT = .[bench]
 .venv/course.done: INCLUDES = .venv/core.done
 .venv/test.done:   INCLUDES = .venv/core.done .venv/course.done
+.venv/bench.done:  INCLUDES = .venv/core.done .venv/course.done
 .venv/%.done: $(BIN)/pip pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '$(WHAT)'
 	@touch $(INCLUDES) $@

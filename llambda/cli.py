@@ -25,10 +25,12 @@ from .describe import describe_file, report_file
 from .doctor import examine, report
 from .errors import LlambdaError, one_line
 from .eventlog import EventLog
-from .fetch import fetch, known
+from .fetch import KNOWN, fetch, known
 from .generate import Generation
+from .ladder import ladder
+from .ladder_report import draw, table
 from .model import Model, load, resolve
-from .paths import atomic_write
+from .paths import atomic_write, cache_dir, make_dir
 from .quantize import quantize
 from .repl import converse
 from .tour import tour
@@ -228,6 +230,21 @@ def run_doctor(arguments: argparse.Namespace) -> None:
     print(json.dumps(facts) if arguments.json else report(facts))
 
 
+def run_ladder(arguments: argparse.Namespace) -> None:
+    model = arguments.model or ("smollm2" if KNOWN["smollm2"].is_here else "tiny")
+    result = ladder(model, arguments.threads, say=tell)
+    path = arguments.out or make_dir(cache_dir()) / "ladder.svg"
+    with atomic_write(path) as file:
+        file.write(draw(result).encode())
+    print(json.dumps(result.as_dict()) if arguments.json else table(result))
+    tell(f"the picture: {path}")
+
+
+def tell(line: str) -> None:
+    """What goes on meanwhile."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def run_tour(arguments: argparse.Namespace) -> None:
     tour(arguments.out)
 
@@ -253,6 +270,7 @@ COMMANDS = {
     "doctor": run_doctor,
     "logits": run_logits,
     "compare": run_compare,
+    "ladder": run_ladder,
     "tour": run_tour,
     "lesson": run_lesson,
 }

@@ -60,6 +60,7 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     sub = command("compare", "compare an engine with PyTorch, layer by layer")
     add_model(sub)
     add_ids(sub, required=True)
+    add_ladder(command("ladder", "every rung, PyTorch and llama.cpp on this machine"))
     sub = command("tour", "the course in one go, on the tiny model that comes with it")
     sub.add_argument("--out", type=Path, metavar="FILE.svg", help="where to write the picture")
     add_lesson(command("lesson", "the course's notebooks: list them, copy one, check your answers"))
@@ -135,6 +136,14 @@ def add_sampling(sub: argparse.ArgumentParser, max_tokens: int) -> None:
     sub.add_argument("--stop", action="append", default=[], metavar="S",
                      help="end before this text; may be given more than once")  # fmt: skip
     sub.add_argument("--log", metavar="FILE.jsonl", help="append what happens, an event a line")
+
+
+def add_ladder(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("model", metavar="MODEL", nargs="?",
+                     help=f"{MODEL_HELP}; default: smollm2 if it is here, else tiny")  # fmt: skip
+    sub.add_argument("--threads", type=int, metavar="N", help="default: usable physical cores")
+    sub.add_argument("--out", type=Path, metavar="FILE.svg", help="where to write the picture")
+    add_json(sub)
 
 
 def add_lesson(sub: argparse.ArgumentParser) -> None:

@@ -6,6 +6,8 @@ keeps no cache, makes no chunks and is in no hurry. PyTorch is imported here and
 
 The truth it computes is that of the decoded weights, in float32 or float64. Rotation angles are
 float32 in both, because they belong to the model, which was trained with them so.
+
+Beside it stands PyTorch in a hurry, to compare speeds with: its own fused operations, and a cache.
 """
 
 import math
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from .config import ModelConfig, RopeConfig
-from .engines.base import check_ids
+from .engines.base import Engine, Floats, State, Trace, check_call, check_ids
 from .errors import InputError, MissingPackageError
 from .quants import decode
 from .tensor import Tensor
@@ -146,3 +148,104 @@ def frequencies(rope: RopeConfig) -> "torch.Tensor":
     between = (1 - mix) * plain / rope.factor + mix * plain
     scaled = torch.where(turn > longest, plain / rope.factor, between)
     return torch.where(turn < shortest, plain, scaled)
+
+
+class TorchState(State):
+    """The keys and values of every position so far."""
+
+    def __init__(self, engine: "TorchEngine", context: int):
+        import torch
+
+        super().__init__(engine, context)
+        c = engine.config
+        self.cache = torch.zeros(c.n_layers, 2, 1, c.n_kv_heads, context, c.head_dim)
+
+
+class TorchEngine(Engine):
+    """What PyTorch does with the decoded weights in float32, on so many threads. It has no trace.
+
+    Raises MissingPackageError where PyTorch is not installed.
+    """
+
+    name = "pytorch"
+
+    def __init__(self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1):
+        self.config = config
+        self.threads = threads
+        self.oracle = Oracle(config, weights)
+
+    @staticmethod
+    def weight_bytes(weights: Weights[Tensor]) -> int:
+        """All of them as float32."""
+        return sum(4 * tensor.size for tensor in weights.unique())
+
+    def new_state(self, context: int) -> State:
+        return TorchState(self, context)
+
+    def forward(
+        self,
+        state: State,
+        ids: Sequence[int],
+        all_logits: bool = False,
+        trace: Trace | None = None,
+    ) -> Floats:
+        import torch
+
+        ids = check_call(self, state, ids)
+        assert isinstance(state, TorchState) and trace is None
+        torch.set_num_threads(self.threads)
+        with torch.inference_mode():
+            logits = self._evaluate(state, torch.tensor(ids), all_logits).numpy()
+        state.ids += ids
+        return logits if all_logits else logits[0]
+
+    def _evaluate(self, state: TorchState, ids: "torch.Tensor", every: bool) -> "torch.Tensor":
+        import torch
+
+        weights, eps = self.oracle.weights, self.config.norm_eps
+        positions = torch.arange(state.length, state.length + len(ids), dtype=torch.float32)
+        angles = torch.outer(positions, self.oracle.turning).repeat(1, 2)
+        turns = angles.cos()[:, None], angles.sin()[:, None]
+        x = weights.embed[ids]
+        for layer, cache in zip(weights.layers, state.cache, strict=True):
+            x = self._block(x, layer, cache, state.length, turns)
+        x = x if every else x[-1:]
+        x = torch.nn.functional.rms_norm(x, x.shape[-1:], weights.final_norm, eps)
+        return torch.nn.functional.linear(x, weights.head)
+
+    def _block(
+        self,
+        x: "torch.Tensor",
+        layer: Layer["torch.Tensor"],
+        cache: "torch.Tensor",
+        start: int,
+        turns: tuple["torch.Tensor", "torch.Tensor"],
+    ) -> "torch.Tensor":
+        """One decoder block on x [n, dim]; the cache is [2, 1, n_kv_heads, context, head_dim]."""
+        import torch
+
+        f = torch.nn.functional
+        c, n, end = self.config, len(x), start + len(x)
+        h = f.rms_norm(x, x.shape[-1:], layer.attn_norm, c.norm_eps)
+        q = turned(f.linear(h, layer.q, layer.q_bias).view(n, -1, c.head_dim), *turns)
+        k = turned(f.linear(h, layer.k, layer.k_bias).view(n, -1, c.head_dim), *turns)
+        v = f.linear(h, layer.v, layer.v_bias).view(n, -1, c.head_dim)
+        cache[0, 0, :, start:end] = k.transpose(0, 1)
+        cache[1, 0, :, start:end] = v.transpose(0, 1)
+        keys, values = cache[:, :, :, :end]
+        mask = x.new_ones(n, end).tril(start).bool() if n > 1 and start > 0 else None
+        mixed = f.scaled_dot_product_attention(
+            q.transpose(0, 1)[None], keys, values, mask, is_causal=n == end, enable_gqa=True
+        )
+        x = x + f.linear(mixed[0].transpose(0, 1).reshape(n, -1), layer.o, layer.o_bias)
+        h = f.rms_norm(x, x.shape[-1:], layer.ffn_norm, c.norm_eps)
+        gate, up = f.linear(h, layer.gate, layer.gate_bias), f.linear(h, layer.up, layer.up_bias)
+        return x + f.linear(f.silu(gate) * up, layer.down, layer.down_bias)
+
+
+def turned(x: "torch.Tensor", cos: "torch.Tensor", sin: "torch.Tensor") -> "torch.Tensor":
+    """Pairs (i, i + head_dim/2) of x [n, heads, head_dim] by their positions' angles."""
+    import torch
+
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin

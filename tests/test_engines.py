@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from llambda.check import (
     trace_engine,
 )
 from llambda.config import ModelConfig
-from llambda.engines import RUNGS, CachedEngine, NaiveEngine, fused, naive, vectorized
+from llambda.engines import RUNGS, CachedEngine, NaiveEngine, naive, vectorized
 from llambda.engines.base import LAYER_ACTIVATIONS, Engine, State, Trace, activation_names
 from llambda.errors import ContextError, InputError
 from llambda.kernels import panel_cache
@@ -32,6 +33,7 @@ from llambda.oracle import Oracle
 from llambda.quants import decode
 from llambda.tensor import Tensor
 from llambda.weights import Weights
+from llambda.workers import Workers
 
 GOLDEN = Path(__file__).parent / "golden"
 N = 70  # positions 0 to 69
@@ -362,13 +364,13 @@ def test_a_refused_call_leaves_the_state_alone(name, ids, kind, message):
 
 def break_off(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Let a rung fail in the midst of its work, or when the fused one has just ended it."""
-    whole = fused.forward
+    whole = Workers.run_compiled
 
-    def step(address: int, rank: int, threads: int) -> None:
-        whole(address, rank, threads)
+    def step(workers: Workers, function: Any, argument: int) -> None:
+        whole(workers, function, argument)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(fused, "forward", step)
+    monkeypatch.setattr(Workers, "run_compiled", step)
     if name != "fused":
         monkeypatch.setattr(RUNGS[name], "swiglu", lambda self, gate, up: 1 / 0)
 

@@ -7,6 +7,7 @@ the threads share is one arena of packed weights.
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..workers import Workers
 from . import step as s
 from .base import Engine, Floats, State, Trace, check_call
 from .buffers import Buffers
+from .fused_clock import Clock, clock_on
 from .fused_trace import traced
 from .phases import forward
 from .plan import Plan
@@ -136,6 +138,10 @@ class FusedEngine(Engine):
         for state, ids in zip(fused, checked, strict=True):
             state.ids += ids
         return [state.logits[: self.config.vocab_size] for state in fused]
+
+    def profile(self) -> AbstractContextManager[Clock]:
+        """Time the calls within the block; one block at a time, whose Clock is read at its end."""
+        return clock_on(self._buffers.step, self.threads, self._one_call)
 
     def close(self) -> None:
         self._workers.close()
