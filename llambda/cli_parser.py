@@ -58,7 +58,7 @@ def build_parser(handlers: Mapping[str, Handler]) -> argparse.ArgumentParser:
     add_ids(sub, required=True)
     sub.add_argument("--out", type=Path, required=True, metavar="FILE.npy")
     sub = command("compare", "compare an engine with PyTorch, layer by layer")
-    add_model(sub)
+    add_model(sub, default="vectorized")  # those after it round activations to codes
     add_ids(sub, required=True)
     add_ladder(command("ladder", "every rung, PyTorch and llama.cpp on this machine"))
     sub = command("tour", "the course in one go, on the tiny model that comes with it")
@@ -76,14 +76,15 @@ def add_command(commands: Any, name: str, help: str) -> argparse.ArgumentParser:
     return sub
 
 
-def add_model(sub: argparse.ArgumentParser) -> None:
+def add_model(sub: argparse.ArgumentParser, default: str = BEST) -> None:
     sub.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    sub.add_argument("--engine", metavar="E", help=f"one of: {', '.join(RUNGS)}; default: {BEST}")
+    engines = f"one of: {', '.join(RUNGS)}; default: {default}"
+    sub.add_argument("--engine", metavar="E", default=default, help=engines)
     sub.add_argument(
         "--threads",
         type=int,
         metavar="N",
-        help="default: usable physical cores; naive and cached use one",
+        help="default: usable physical cores; only threaded and fused use more than one",
     )
     sub.add_argument("--context", type=int, metavar="N", help=CONTEXT_HELP)
 

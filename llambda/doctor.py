@@ -22,7 +22,7 @@ NEEDED_FOR = {
 }
 BYTES_PER_TOKEN = {
     "smollm2 (135M, Q4_1)": 96.4e6,
-    "smollm2 held as float32, as naive and cached do": 538e6,
+    "smollm2 held as float32, as the first four rungs do": 538e6,
     "a model of 1B in Q4_0": 0.7e9,
     "a model of 7B in Q4_0": 4.0e9,
 }

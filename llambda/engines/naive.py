@@ -5,6 +5,7 @@ be right, and what the next rung stops doing.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ class NaiveEngine(Engine):
             if trace is not None:
                 trace[name] = value[-n_new:].copy()
 
-        with one_blas_thread(), np.errstate(all="ignore"):  # damage shows in the logits
+        with self.one_thread(), np.errstate(all="ignore"):  # damage shows in the logits
             rope = table(self.turning, start, start + len(ids))
             x = self.embed(ids)  # [n, dim]
             keep("embed", x)
@@ -86,6 +87,10 @@ class NaiveEngine(Engine):
             logits = self.linear(x[-rows:], self.weights.head)  # [rows, vocab_size]
             keep("logits", logits)
         return logits if all_logits else logits[-1]
+
+    def one_thread(self) -> AbstractContextManager[None]:
+        """What keeps the evaluation on one thread: NumPy's matrix product would take all cores."""
+        return one_blas_thread()
 
     def block(
         self,
