@@ -5,6 +5,8 @@ are computed once and kept. The cache is one allocation, sized up front, reused 
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +27,25 @@ def cache_bytes(config: ModelConfig, context: int, itemsize: int = 4) -> int:
     return math.prod(cache_shape(config, context)) * itemsize
 
 
+@contextmanager
+def enough_memory(config: ModelConfig, context: int) -> Iterator[None]:
+    """Make an error with its remedy of the system's refusal."""
+    try:
+        yield
+    except MemoryError as error:
+        raise ResourceError(
+            f"a cache of {context:,} positions takes "
+            f"{cache_bytes(config, context) / 1e6:,.0f} MB, more memory than there is",
+            fix="Ask for a smaller context.",
+        ) from error
+
+
 class KVCache:
     """Keys and values of up to `context` positions of one sequence."""
 
     def __init__(self, config: ModelConfig, context: int):
-        try:
+        with enough_memory(config, context):
             self.data: Floats = np.zeros(cache_shape(config, context), np.float32)
-        except MemoryError as error:
-            raise ResourceError(
-                f"a cache of {context:,} positions takes "
-                f"{cache_bytes(config, context) / 1e6:,.0f} MB, more memory than there is",
-                fix="Ask for a smaller context.",
-            ) from error
 
     def extend(self, start: int, layer: int, k: Floats, v: Floats) -> tuple[Floats, Floats]:
         """Store keys and values [n, n_kv_heads, head_dim] of positions from `start` on.

@@ -33,6 +33,7 @@ from .model import Model, load, resolve
 from .paths import atomic_write, cache_dir, make_dir
 from .quantize import quantize
 from .repl import converse
+from .simd.jit import first_time
 from .tour import tour
 
 Started = TypeVar("Started")
@@ -113,6 +114,8 @@ def ending_cleanly() -> Iterator[None]:
 
 
 def open_model(arguments: argparse.Namespace) -> Model:
+    if first_time() and sys.stderr.isatty():
+        tell("Compiling the kernels for this processor: half a minute or so, and only once.")
     return load(arguments.model, arguments.engine, arguments.threads, arguments.context)
 
 

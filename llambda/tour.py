@@ -19,8 +19,9 @@ from .fetch import KNOWN
 from .ladder import Rung, measure
 from .machine import this_machine
 from .model import Model, load
-from .paths import atomic_write, cache_dir, data_dir, make_dir, numba_cache_dir
+from .paths import atomic_write, cache_dir, data_dir, make_dir
 from .probe import ceiling_tokens_per_s, read_bandwidth
+from .simd.jit import first_time
 
 PROMPT = "The class statement"
 SHOWN_TOKENS = 64
@@ -46,7 +47,7 @@ def tour(out: Path | None = None) -> None:
     machine = this_machine()
     cores = plural(machine.default_threads, "usable core")
     print(f"llambda {__version__} on {machine.model}, {cores}\n")
-    if not any(numba_cache_dir().rglob("*.nbi")):
+    if first_time():
         print("The first time, kernels are compiled for this machine: half a minute or so.\n")
     print(f"The tiny model that comes with the course continues {PROMPT!r}:\n")
     with load("tiny") as model:

@@ -8,7 +8,8 @@ import pytest
 import llambda
 from llambda.cache import Floats, KVCache, cache_bytes
 from llambda.config import ModelConfig
-from llambda.errors import ContextError, InputError
+from llambda.engines import RUNGS
+from llambda.errors import ContextError, InputError, ResourceError
 
 CONTEXT = 5
 
@@ -81,3 +82,12 @@ def test_other_shapes_change_nothing(config: ModelConfig, k: tuple[int, ...], v:
     with pytest.raises(InputError, match=re.escape(words)):
         kv.extend(0, 0, numbers(*k), numbers(*v))
     assert not kv.data.any()
+
+
+@pytest.mark.parametrize("engine", [name for name in RUNGS if name != "naive"])  # which keeps none
+def test_a_cache_that_no_memory_holds_is_refused(engine: str):
+    with (
+        llambda.load("tiny", engine) as model,
+        pytest.raises(ResourceError, match=r"positions takes .* MB, more memory than there is"),
+    ):
+        model.engine.new_state(10**12)

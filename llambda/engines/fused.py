@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..cache import enough_memory
 from ..config import ModelConfig
 from ..errors import InputError
 from ..kernels import cached_attention as attention
@@ -98,12 +99,13 @@ class FusedEngine(Engine):
         return sum(tensor.nbytes for tensor in weights.unique())
 
     def new_state(self, context: int) -> State:
-        with self._one_call:
+        with self._one_call, enough_memory(self.config, context):
+            state = FusedState(self, context)
             if context > len(self._turns[0]):
                 self._turns = table(self._turning, 0, context)
                 step = self._buffers.step
                 step[s.COS], step[s.SIN] = (part.ctypes.data for part in self._turns)
-        return FusedState(self, context)
+            return state
 
     def forward(
         self,

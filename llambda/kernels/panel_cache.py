@@ -8,7 +8,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from ..cache import KVCache
+from ..cache import KVCache, enough_memory
 from ..config import ModelConfig
 from ..simd.foreign import call3
 from ..simd.jit import entry
@@ -31,7 +31,8 @@ class PanelCache(KVCache):
         self.room = up_to_lanes(context)
         self.head_dim = config.head_dim
         shape = config.n_layers, config.n_kv_heads, head_size(self.room, self.head_dim)
-        self.data = aligned_zeros(math.prod(shape), np.float32).reshape(shape)
+        with enough_memory(config, context):
+            self.data = aligned_zeros(math.prod(shape), np.float32).reshape(shape)
 
     def extend(self, start: int, layer: int, k: Floats, v: Floats) -> tuple[Floats, Floats]:
         """Store keys and values [n, n_kv_heads, head_dim] of positions from `start` on.

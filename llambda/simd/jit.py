@@ -9,6 +9,7 @@
 import tempfile
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from numba import cfunc, config, njit, types
@@ -33,6 +34,12 @@ def keep_compiled_code() -> bool:
 
 
 KEEP = keep_compiled_code()
+
+
+def first_time() -> bool:
+    """Whether no compiled code is kept yet, so that the first call takes half a minute longer."""
+    settings: Any = config
+    return not KEEP or not any(Path(settings.CACHE_DIR).rglob("*.nbi"))
 
 
 def compiled(function: F, **options: bool) -> F:
