@@ -193,9 +193,13 @@ class TorchEngine(Engine):
 
         ids = check_call(self, state, ids)
         assert isinstance(state, TorchState) and trace is None
+        before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
-        with torch.inference_mode():
-            logits = self._evaluate(state, torch.tensor(ids), all_logits).numpy()
+        try:
+            with torch.inference_mode():
+                logits = self._evaluate(state, torch.tensor(ids), all_logits).numpy()
+        finally:
+            torch.set_num_threads(before)
         state.ids += ids
         return logits if all_logits else logits[0]
 

@@ -307,8 +307,8 @@ def test_make_says_in_one_line_what_python_lacks(tmp_path: Path, before: str, me
 @pytest.mark.parametrize(
     ("failures", "log"),
     [
-        (0, ["make .venv/test.done ", "fetch smollm2", "make test 1"]),
-        (1, ["make .venv/test.done ", "fetch smollm2", "fetch smollm2", "make test 1"]),
+        (0, ["make .venv/test.done ", "fetch smollm2", "make test 1", "kernels generic"]),
+        (1, ["make .venv/test.done ", *["fetch smollm2"] * 2, "make test 1", "kernels generic"]),
         (2, ["make .venv/test.done ", "fetch smollm2", "fetch smollm2"]),
     ],
 )
@@ -321,6 +321,7 @@ def test_ci_fetches_with_one_retry_and_then_requires_the_model(
     script(tmp_path / "bin/make", 'echo "make $* $LLAMBDA_REQUIRE_REAL" >> log')
     fetch = f'echo "$*" >> log; [ $(grep -c fetch log) -gt {failures} ]'
     script(tmp_path / ".venv/bin/llambda", fetch)
+    script(tmp_path / ".venv/bin/pytest", 'echo "kernels $NUMBA_CPU_NAME" >> log')
     path = f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}"
     done = run([str(ci)], tmp_path, PATH=path, LLAMBDA_REQUIRE_REAL="")
     assert (tmp_path / "log").read_text().splitlines() == log

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from models import VARIANTS, build, mutant, random_ids
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -398,4 +397,3 @@ def test_ticks_become_seconds(fused: FusedEngine, monkeypatch: pytest.MonkeyPatc
         clock.now += 2
     assert seen.elapsed == 2
     assert seen.seconds["wait"] == [s.WAIT * 0.5] * fused.threads
-    assert torch.get_num_threads() == 1  # as models.py set it
