@@ -508,3 +508,16 @@ def test_a_folder_that_is_read_only_is_left_alone(tmp_path: Path):
     home.mkdir(mode=0o500)
     assert run_script(tmp_path, home) == "False 0 42"
     assert files(tmp_path) == {"script.py"}
+
+
+def test_the_first_time_is_over_when_compiled_code_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jit.config, "CACHE_DIR", str(tmp_path / "numba"))
+    monkeypatch.setattr(jit, "KEEP", True)
+    assert jit.first_time()
+    (tmp_path / "numba" / "engines_1234").mkdir(parents=True)
+    (tmp_path / "numba" / "engines_1234" / "phases.forward-1.py311.nbi").touch()
+    assert not jit.first_time()
+    monkeypatch.setattr(jit, "KEEP", False)
+    assert jit.first_time()
