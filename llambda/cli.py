@@ -114,7 +114,7 @@ def ending_cleanly() -> Iterator[None]:
 
 
 def open_model(arguments: argparse.Namespace) -> Model:
-    if first_time() and sys.stderr.isatty():
+    if sys.stderr.isatty() and first_time():
         tell("Compiling the kernels for this processor: half a minute or so, and only once.")
     return load(arguments.model, arguments.engine, arguments.threads, arguments.context)
 

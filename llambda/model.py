@@ -89,14 +89,13 @@ class Model:
         self._check_open()
         ids = self.tokenizer.encode(prompt, parse_special) if isinstance(prompt, str) else prompt
         sampling = Sampling(temperature, top_k, top_p, min_p, repeat_penalty, seed)
-        stops = [stop] if isinstance(stop, str) else stop
         return Generation(
             self.engine,
             self.tokenizer,
             ids,
             sampling,
             max_tokens,
-            stops,
+            stop,
             self.context,
             self.load_s,
             log,

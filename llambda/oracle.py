@@ -21,7 +21,7 @@ from .engines.base import Engine, Floats, State, Trace, check_call, check_ids
 from .errors import InputError, MissingPackageError
 from .quants import decode
 from .tensor import Tensor
-from .weights import Layer, Weights
+from .weights import Layer, Weights, float32_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -177,7 +177,7 @@ class TorchEngine(Engine):
     @staticmethod
     def weight_bytes(weights: Weights[Tensor]) -> int:
         """All of them as float32."""
-        return sum(4 * tensor.size for tensor in weights.unique())
+        return float32_bytes(weights)
 
     def new_state(self, context: int) -> State:
         return TorchState(self, context)

@@ -17,7 +17,7 @@ from .config import ModelConfig
 from .engines.base import Engine, Floats, State, Trace, check_call
 from .errors import InputError, MissingPackageError, ModelFileError, ResourceError
 from .tensor import Tensor
-from .weights import Weights
+from .weights import Weights, stored_bytes
 
 BATCH = 512  # tokens that llama.cpp takes at once
 KV_ITEMSIZE = 2  # bytes of a number in its cache
@@ -63,7 +63,7 @@ class LlamaCpp(Engine):
     @staticmethod
     def weight_bytes(weights: Weights[Tensor]) -> int:
         """As stored."""
-        return sum(tensor.nbytes for tensor in weights.unique())
+        return stored_bytes(weights)
 
     def new_state(self, context: int) -> State:
         if context > self._room:

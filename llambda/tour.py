@@ -22,6 +22,7 @@ from .model import Model, load
 from .paths import atomic_write, cache_dir, data_dir, make_dir
 from .probe import ceiling_tokens_per_s, read_bandwidth
 from .simd.jit import first_time
+from .weights import stored_bytes
 
 PROMPT = "The class statement"
 SHOWN_TOKENS = 64
@@ -54,7 +55,7 @@ def tour(out: Path | None = None) -> None:
         print(PROMPT, end="")
         for piece in model.generate(PROMPT, max_tokens=SHOWN_TOKENS, temperature=0):
             print(piece, end="", flush=True)
-        nbytes = sum(tensor.nbytes for tensor in model.weights.unique())
+        nbytes = stored_bytes(model.weights)
         ceiling = ceiling_tokens_per_s(read_bandwidth(1, nbytes), nbytes)
     print("\n\nThe same model on every rung of the ladder, checked against PyTorch:\n")
     print("  rung       prefill tok/s  decode tok/s  largest logit difference  greedy tokens")

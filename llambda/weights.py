@@ -86,6 +86,16 @@ class Weights(Generic[T]):
         )
 
 
+def stored_bytes(weights: Weights[Tensor]) -> int:
+    """What all weights take as the file stores them."""
+    return sum(tensor.nbytes for tensor in weights.unique())
+
+
+def float32_bytes(weights: Weights[Tensor]) -> int:
+    """What all weights take as float32."""
+    return sum(4 * tensor.size for tensor in weights.unique())
+
+
 Shape = tuple[int, ...]
 
 

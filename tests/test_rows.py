@@ -13,7 +13,7 @@ from models import mutant
 
 from llambda.cache import KVCache
 from llambda.kernels import matrix as matrices
-from llambda.kernels import norm, panel_cache, rope, rows, swiglu
+from llambda.kernels import norm, panel_cache, products, rope, rows, swiglu
 from llambda.kernels.activations import tiled_codes, tiled_floats, tiles
 from llambda.kernels.attention import attention
 from llambda.kernels.kv_layout import keys_of, up_to_lanes, values_of
@@ -157,14 +157,15 @@ def test_products_of_few_rows(size: int):
     "edit",
     [
         ("tile_count(n) - whole", "0"),
-        ("done * x.itemsize", "done"),
+        ("size * done", "done"),
         ("done // BLOCK * WORDS", "done // BLOCK"),
         ("4 * token * stride", "4 * token"),
     ],
 )
 def test_a_rest_in_the_wrong_place_is_noticed(edit: tuple[str, str], monkeypatch):
-    wrong = mutant(matrices.multiply_tiles.py_func, ("@entry\n", ""), edit)
-    monkeypatch.setattr(matrices, "multiply_tiles", kernel(wrong))
+    wrong = mutant(products.multiply_tokens.py_func, ("@kernel\n", ""), edit)
+    monkeypatch.setattr(products, "multiply_tokens", kernel(wrong))
+    monkeypatch.setattr(matrices, "multiply_tiles", kernel(matrices.multiply_tiles.py_func))
     with pytest.raises(AssertionError):
         for kind in ("F32", "Q8_0"):
             check_product(kind, 2 * TILE + 3, 3 * STRIP - 5, 64)

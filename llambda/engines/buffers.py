@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from ..config import ModelConfig
 from ..kernels import cached_attention as attention
-from ..kernels.aligned import aligned_zeros
+from ..kernels.aligned import aligned_zeros, up_to_line
 from ..kernels.matrix import padded
 from ..kernels.products import JOB
 from ..simd.tiles import TILE
@@ -45,12 +45,12 @@ class Buffers:
         step[s.N_LAYERS], step[s.DIM], step[s.FFN_DIM] = c.n_layers, c.dim, c.ffn_dim
         step[s.HEADS], step[s.KV_HEADS], step[s.HEAD_DIM] = c.n_heads, c.n_kv_heads, c.head_dim
         step[s.EPS] = np.float64(np.float32(c.norm_eps)).view(np.int64)
-        step[s.HEAD_ROWS] = strips(c.head_dim)
-        step[s.VOCAB_ROWS] = strips(c.vocab_size)
-        step[s.DIM_STRIDE], step[s.FFN_STRIDE] = strips(c.dim), strips(c.ffn_dim)
+        step[s.HEAD_ROWS] = padded(c.head_dim)
+        step[s.VOCAB_ROWS] = padded(c.vocab_size)
+        step[s.DIM_STRIDE], step[s.FFN_STRIDE] = padded(c.dim), padded(c.ffn_dim)
         step[s.QKV_STRIDE] = (c.n_heads + 2 * c.n_kv_heads) * step[s.HEAD_ROWS]
-        step[s.Q_STRIDE] = strips(c.n_heads * c.head_dim)
-        step[s.KV_STRIDE] = strips(c.n_kv_heads * c.head_dim)
+        step[s.Q_STRIDE] = padded(c.n_heads * c.head_dim)
+        step[s.KV_STRIDE] = padded(c.n_kv_heads * c.head_dim)
 
     def _make(self, field: int, count: int, kind: Any = np.float32) -> npt.NDArray[Any]:
         array = aligned_zeros(count, kind)
@@ -100,10 +100,10 @@ class Buffers:
             s.OWN_SCALES: TILE * self._widest // 2,
             s.OWN_ATTENTION: 4 * attention_size,
         }
-        at = lines(8 * (JOB + attention.JOB))
+        at = up_to_line(8 * (JOB + attention.JOB))
         for field, nbytes in sizes.items():
             step[field] = at
-            at += lines(nbytes)
+            at += up_to_line(nbytes)
         step[s.OWN_BYTES] = at + 2 * ALIGNMENT  # no two threads write to lines that go in pairs
         self._own = self._make(s.OWN, self.threads * step[s.OWN_BYTES], np.uint8)
 
@@ -111,11 +111,3 @@ class Buffers:
         """What the first thread's norm gave, for n tokens that fit into a tile."""
         begin, stride = self.step[s.OWN_NORMED], self.step[s.DIM_STRIDE]
         return self._own[begin : begin + 4 * n * stride].view(np.float32).reshape(n, stride)
-
-
-def strips(rows: int) -> int:
-    return padded(rows, rows)
-
-
-def lines(nbytes: int) -> int:
-    return int(-(-nbytes // ALIGNMENT) * ALIGNMENT)

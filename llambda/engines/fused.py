@@ -23,7 +23,7 @@ from ..kernels.rope import frequencies, table
 from ..quants import decode, decode_rows
 from ..simd.tiles import TILE
 from ..tensor import Tensor
-from ..weights import Weights
+from ..weights import Weights, stored_bytes
 from ..workers import Workers
 from . import step as s
 from .base import Engine, Floats, State, Trace, check_call
@@ -46,7 +46,7 @@ class FusedState(State):
         heads = config.n_layers * config.n_kv_heads
         kind = np.uint16 if engine.cache == "f16" else np.float32
         self.cache = aligned_zeros(heads * head_size(self.room, config.head_dim), kind)
-        self.logits = aligned_zeros(padded(config.vocab_size, config.vocab_size), np.float32)
+        self.logits = aligned_zeros(padded(config.vocab_size), np.float32)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class FusedEngine(Engine):
     @staticmethod
     def weight_bytes(weights: Weights[Tensor]) -> int:
         """As stored, in another order; a few rows more where heads do not fill a strip."""
-        return sum(tensor.nbytes for tensor in weights.unique())
+        return stored_bytes(weights)
 
     def new_state(self, context: int) -> State:
         with self._one_call, enough_memory(self.config, context):

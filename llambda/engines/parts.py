@@ -6,14 +6,13 @@ import numpy as np
 
 from ..barrier import barrier
 from ..kernels import cached_attention as attention
-from ..kernels import products
 from ..kernels.activations import tile_codes, tile_count, tile_floats, tile_of
 from ..kernels.kv_layout import head_size, store_key, store_value
 from ..kernels.norm import rms_norm_row
-from ..kernels.products import STRIP
+from ..kernels.products import STRIP, multiply_tokens
 from ..kernels.rope import rotate_row
 from ..simd.cpu import cycles
-from ..simd.foreign import bytes_at, call3, floats_at, halves_at, longs_at
+from ..simd.foreign import bytes_at, floats_at, halves_at, longs_at
 from ..simd.jit import inlined, kernel
 from ..simd.tiles import TILE
 from ..threads import share
@@ -71,36 +70,21 @@ def eps_of(step: Any) -> float:
 @kernel
 def multiply(step: Any, w: Any, matrix: int, x: Any, cols: int, n: int, out: int, stride: int,
              first: int, last: int, rank: int) -> None:  # fmt: skip
-    """Strips first to last of a matrix times n tokens: whole tiles, then the rest."""
+    """Strips first to last of a matrix times n tokens, and its bias."""
     since = now(step)
-    whole = n // TILE
-    if whole > 0:
-        some_tiles(step, w, matrix, x, cols, 0, TILE, whole, out, stride, first, last, rank)
-    if n % TILE > 0:
-        width = tile_of(n, whole)[2]
-        some_tiles(step, w, matrix, x, cols, whole * TILE, width, 1, out, stride, first, last, rank)
+    floats, codes, scales = x
+    coded = w[matrix + s.TAKES] == s.CODED
+    own = step[s.OWN] + rank * step[s.OWN_BYTES]
+    multiply_tokens(
+        w[matrix + s.PRODUCT], own, w[matrix + s.WEIGHTS], codes if coded else floats,
+        1 if coded else 4, scales, cols, n, out, stride, first, last,
+    )  # fmt: skip
     if w[matrix + s.BIAS]:
         bias, y = floats_at(w[matrix + s.BIAS], 0), floats_at(out, 0)
         for token in range(n):
             for i in range(first * STRIP, last * STRIP):
                 y[token * stride + i] += bias[i]
     spent(step, s.MULTIPLY, rank, since)
-
-
-@inlined
-def some_tiles(step: Any, w: Any, matrix: int, x: Any, cols: int, begin: int, width: int,
-               count: int, out: int, stride: int, first: int, last: int,
-               rank: int) -> None:  # fmt: skip
-    """`count` tiles of one width, of which the first begins at token `begin`."""
-    floats, codes, scales = x
-    at = step[s.OWN] + rank * step[s.OWN_BYTES]
-    job, done = longs_at(at, products.JOB), begin * cols
-    job[products.W], job[products.COLS] = w[matrix + s.WEIGHTS], cols
-    job[products.X] = codes + done if w[matrix + s.TAKES] == s.CODED else floats + 4 * done
-    job[products.SCALES] = scales + 4 * (done // 8)
-    job[products.TOKENS], job[products.TILES] = width, count
-    job[products.OUT], job[products.STRIDE] = out + 4 * begin * stride, stride
-    call3(w[matrix + s.PRODUCT], at, first, last)
 
 
 @inlined

@@ -4,11 +4,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import ModelConfig
-from ..kernels.aligned import aligned_zeros
+from ..kernels.aligned import aligned_zeros, up_to_line
 from ..kernels.matrix import Matrix, pack, packed_bytes, padded
 from ..kernels.products import STRIP
 from ..quants import decode
-from ..tensor import ALIGNMENT, Tensor
+from ..tensor import Tensor
 from ..weights import Layer, Weights
 from . import step as s
 
@@ -77,7 +77,7 @@ class Plan:
 
     def _place_vector(self, vector: Floats) -> int:
         """The address of a copy that is filled up with zeros to whole strips."""
-        copy = aligned_zeros(padded(len(vector), len(vector)), np.float32)
+        copy = aligned_zeros(padded(len(vector)), np.float32)
         copy[: len(vector)] = vector
         self._vectors.append(copy)
         return int(copy.ctypes.data)
@@ -102,7 +102,3 @@ def in_strips(bias: Floats, matrix: Matrix) -> Floats:
     """A bias with the gaps that the matrix has between its groups of rows."""
     groups = bias.reshape(-1, matrix.group)
     return np.pad(groups, ((0, 0), (0, -matrix.group % STRIP))).reshape(-1)
-
-
-def up_to_line(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -7,7 +7,7 @@ activations are rounded to codes, once for each matrix.
 
 from ..kernels.matrix import Matrix, pack
 from ..tensor import Tensor
-from ..weights import Weights
+from ..weights import Weights, stored_bytes
 from .vectorized import VectorizedEngine
 
 
@@ -17,7 +17,7 @@ class QuantizedEngine(VectorizedEngine):
     @staticmethod
     def weight_bytes(weights: Weights[Tensor]) -> int:
         """As stored, in another order."""
-        return sum(tensor.nbytes for tensor in weights.unique())
+        return stored_bytes(weights)
 
     def pack(self, matrix: Tensor) -> Matrix:
         return pack(matrix)

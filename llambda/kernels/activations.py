@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..simd.arithmetic import add, as_i32, largest, magnitude, maximum, mul, to_i32, total
-from ..simd.jit import inlined, kernel
+from ..simd.jit import entry, inlined, kernel
 from ..simd.memory import store, store_i8, store_i8_apart, store_pairs_apart
 from ..simd.tiles import TILE
 from ..simd.widest import LANES, load, splat
@@ -61,7 +61,7 @@ def tile_of(n: int, i: int) -> Any:
     return first, tokens, 1 if tokens == 1 else 4 if tokens <= 4 else TILE
 
 
-@kernel
+@entry
 def padded_tokens(n: int) -> int:
     """sum(tile.width for tile in tiles(n))"""
     if n == 0:

@@ -1,20 +1,17 @@
 """A weight matrix ready for its kernel: packed bytes, and how to multiply with them."""
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import UnsupportedError
-from ..simd.foreign import call3
 from ..simd.jit import entry
-from ..simd.tiles import TILE
 from ..tensor import Tensor
 from . import packing, products
 from . import quantized as q
-from .activations import BLOCK, WORDS, tile_count, tile_of, tiles
+from .activations import BLOCK, WORDS, padded_tokens
 from .aligned import aligned_zeros
 from .products import STRIP
 from .rows import tile_all_codes, tile_all_floats
@@ -90,15 +87,16 @@ class Matrix:
         return self.padded_rows // STRIP
 
 
-def padded(rows: int, group: int) -> int:
-    """Rows after every group of rows is filled up to whole strips."""
+def padded(rows: int, group: int | None = None) -> int:
+    """Rows after every group of rows, or all of them together, is filled up to whole strips."""
+    group = group or rows
     return rows // group * -(-group // STRIP) * STRIP
 
 
 def packed_bytes(tensor: Tensor, group: int | None = None) -> int:
     """What `pack` will need."""
     rows, cols = tensor.shape
-    return padded(rows, group or rows) // STRIP * FORMS[tensor.dtype.name].strip_bytes(cols)
+    return padded(rows, group) // STRIP * FORMS[tensor.dtype.name].strip_bytes(cols)
 
 
 def pack(tensor: Tensor, group: int | None = None, into: Bytes | None = None) -> Matrix:
@@ -145,7 +143,7 @@ NO_SCALES: Floats = np.empty(0, np.float32)
 def tiled(x: Floats, coded: bool) -> Tiles:
     """x [n, cols], C-ordered, for matrices that take codes or for those that take floats."""
     n, cols = x.shape
-    room = room_for(n)
+    room = padded_tokens(n)
     if coded:
         codes = np.empty(room * cols, np.int8)
         scales = np.empty(room * cols // BLOCK * WORDS, np.float32)
@@ -156,13 +154,6 @@ def tiled(x: Floats, coded: bool) -> Tiles:
     floats = np.empty(room * cols, np.float32)
     tile_all_floats(x, floats)
     return Tiles(n, room, floats, NO_SCALES)
-
-
-@cache
-def room_for(n: int) -> int:
-    """Tokens in the tiles of n tokens."""
-    last = tiles(n)[-1]
-    return last.first + last.width
 
 
 def multiply(matrix: Matrix, x: Tiles, out: Floats, first: int, last: int) -> None:
@@ -177,17 +168,8 @@ def multiply(matrix: Matrix, x: Tiles, out: Floats, first: int, last: int) -> No
 @entry
 def multiply_tiles(product: int, weights: Bytes, cols: int, x: Any, scales: Floats, n: int,
                    out: Floats, first: int, last: int) -> None:  # fmt: skip
-    """One call for all whole tiles, and one for the rest."""
     job = np.empty(products.JOB, np.int64)
-    stride = out.shape[1]
-    job[products.W], job[products.COLS], job[products.STRIDE] = weights.ctypes.data, cols, stride
-    whole = n // TILE
-    for begin, count in ((0, whole), (whole, tile_count(n) - whole)):
-        if count > 0:
-            token, _, width = tile_of(n, begin)
-            done = token * cols
-            job[products.X] = x.ctypes.data + done * x.itemsize
-            job[products.SCALES] = scales.ctypes.data + 4 * (done // BLOCK * WORDS)
-            job[products.TOKENS], job[products.TILES] = width, count
-            job[products.OUT] = out.ctypes.data + 4 * token * stride
-            call3(product, job.ctypes.data, first, last)
+    products.multiply_tokens(
+        product, job.ctypes.data, weights.ctypes.data, x.ctypes.data, x.itemsize,
+        scales.ctypes.data, cols, n, out.ctypes.data, out.shape[1], first, last,
+    )  # fmt: skip

@@ -8,17 +8,24 @@ how long one takes. Each is added up from the first column to the last, whatever
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
-from ..simd.arithmetic import fma
 from ..simd.jit import inlined, kernel
-from ..simd.registers import FLOAT, Code, instruction, is_place
-from ..simd.tiles import TILE, is_tile, parts, spread, store_tile1, store_tile2, zeros
+from ..simd.registers import Code, instruction, is_place
+from ..simd.tiles import (
+    TILE,
+    floats1,
+    floats4,
+    floats_tile,
+    fma_each,
+    is_tile,
+    pair1,
+    pair4,
+    pair_tile,
+    store_tile1,
+    store_tile2,
+)
 from ..simd.widest import LANES, floats
 from .kv_layout import load_numbers
-
-one1, one4, one_tile = zeros(floats, 1), zeros(floats, 4), zeros(floats, TILE)
-pair1, pair4, pair_tile = zeros(floats, 2), zeros(floats, 8), zeros(floats, 2 * TILE)
 
 
 def of_rows(acc: Any, w: Any, x: Any, at: Any, stride: Any) -> Any:
@@ -32,15 +39,11 @@ def fma_rows(code: Code, acc: Any, w: Any, x: Any, at: Any, stride: Any) -> Any:
 
     acc + w * x[at :: stride][: len(acc), None, None]
     """
-    weights, sums = parts(code, w), parts(code, acc)
-    made = []
-    for row in range(len(sums) // len(weights)):
-        down = code.builder.mul(stride, ir.Constant(stride.type, row))
-        number = spread(code, 2, x, code.builder.add(at, down), FLOAT, LANES)
-        for k, each in enumerate(weights):
-            made.append(fma.write(code, each, number, sums[row * len(weights) + k]))
-    pack: Any = cgutils.pack_array
-    return pack(code.builder, made)
+
+    def place(row: int) -> Any:
+        return code.builder.add(at, code.builder.mul(stride, ir.Constant(stride.type, row)))
+
+    return fma_each(code, acc, w, x, place)
 
 
 @inlined
@@ -91,5 +94,5 @@ def multiply(matrix: Any, first: int, last: int, rows: Any, out: Any) -> None:
         multiply_rows(load_pair, store_tile2, pair1(), pair4(), pair_tile(), matrix, panel, rows,
                       out)  # fmt: skip
     if (last - first) % 2 == 1:
-        multiply_rows(load_one, store_tile1, one1(), one4(), one_tile(), matrix, last - 1, rows,
-                      out)  # fmt: skip
+        multiply_rows(load_one, store_tile1, floats1(), floats4(), floats_tile(), matrix, last - 1,
+                      rows, out)  # fmt: skip

@@ -15,14 +15,27 @@ so one token alone and one among others, one thread and many give the same bits.
 
 from typing import Any
 
-from ..simd.foreign import bytes_at, floats_at, longs_at
-from ..simd.jit import foreign, inlined
+from ..simd.foreign import bytes_at, call3, floats_at, longs_at
+from ..simd.jit import foreign, inlined, kernel
 from ..simd.memory import prefetch
-from ..simd.tiles import TILE, fma_tile, load_tile2, store_tile1, store_tile2, zeros
-from ..simd.widest import LANES, floats, ints, load, load_bf16, load_f16, shorts
+from ..simd.tiles import (
+    TILE,
+    floats1,
+    floats4,
+    floats_tile,
+    fma_tile,
+    load_tile2,
+    pair1,
+    pair4,
+    pair_tile,
+    store_tile1,
+    store_tile2,
+    zeros,
+)
+from ..simd.widest import LANES, ints, load, load_bf16, load_f16, shorts
 from ..tensor import ALIGNMENT
 from . import quantized
-from .activations import BLOCK
+from .activations import BLOCK, WORDS, tile_count, tile_of
 from .quantized import HALVES, SUPER
 
 STRIP = 2 * LANES  # rows
@@ -31,16 +44,34 @@ JOB = 8  # numbers in a job
 AHEAD = 8192  # bytes of weights asked for before they are needed: memory answers late
 COLUMNS = 256  # of a strip of floats at a time: they stay in the nearest cache for all tiles
 
-floats1, floats4, floats_tile = zeros(floats, 1), zeros(floats, 4), zeros(floats, TILE)
 ints1, ints4, ints_tile = zeros(ints, 1), zeros(ints, 4), zeros(ints, TILE)
 shorts1, shorts4, shorts_tile = zeros(shorts, 1), zeros(shorts, 4), zeros(shorts, TILE)
-pair1, pair4, pair_tile = zeros(floats, 2), zeros(floats, 8), zeros(floats, 2 * TILE)
 
 
 @inlined
 def fetch_ahead(w: Any, at: int, nbytes: int) -> None:
     for line in range(at + AHEAD, at + AHEAD + nbytes, ALIGNMENT):
         prefetch(w, line)
+
+
+@kernel
+def multiply_tokens(product: int, job_at: int, w: int, x: int, size: int, scales: int, cols: int,
+                    n: int, out: int, stride: int, first: int, last: int) -> None:  # fmt: skip
+    """Strips first to last times n tokens: a call for all whole tiles, and one for the rest.
+
+    product : address of one of the C functions below
+    job_at : address of JOB int64, to write in
+    x, size : address of the tiles of tokens, and bytes of a number there, 4 or 1
+    """
+    job, whole = longs_at(job_at, JOB), n // TILE
+    job[W], job[COLS], job[STRIDE] = w, cols, stride
+    for begin, count in ((0, whole), (whole, tile_count(n) - whole)):
+        if count > 0:
+            token, _, width = tile_of(n, begin)
+            done = token * cols
+            job[X], job[SCALES] = x + size * done, scales + 4 * (done // BLOCK * WORDS)
+            job[TOKENS], job[TILES], job[OUT] = width, count, out + 4 * token * stride
+            call3(product, job_at, first, last)
 
 
 # ---------------------------------------------------------------- quantized weights

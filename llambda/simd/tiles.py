@@ -9,6 +9,7 @@ arrays of [tokens, k, lanes] for k vectors a token, and `w` is one of [k, lanes]
 one vector. `x` is what the call reads from x[at] on: a number for each token, or [tokens, 4] bytes.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -35,6 +36,11 @@ def zeros(vector: Vector, count: int) -> Any:
         return pack(code.builder, [constant(kind, 0)] * count)
 
     return tile
+
+
+# Of floats: one register for each token, and two.
+floats1, floats4, floats_tile = zeros(floats, 1), zeros(floats, 4), zeros(floats, TILE)
+pair1, pair4, pair_tile = zeros(floats, 2), zeros(floats, 8), zeros(floats, 2 * TILE)
 
 
 def is_tile(tile: Any, *vectors: Vector) -> bool:
@@ -66,10 +72,15 @@ def fma_tile(code: Code, acc: Any, w: Any, x: Any, at: Any) -> Any:
 
     (acc + w.astype(np.float64) * x[:, None, None]).astype(np.float32)
     """
+    return fma_each(code, acc, w, x, lambda t: after(code, at, t))
+
+
+def fma_each(code: Code, acc: Any, w: Any, x: Any, place: Callable[[int], Any]) -> Any:
+    """Onto the sums of each token t, the weights times x[place(t)]."""
     weights, sums = parts(code, w), parts(code, acc)
     made = []
     for t in range(len(sums) // len(weights)):
-        number = spread(code, 2, x, after(code, at, t), FLOAT, LANES)
+        number = spread(code, 2, x, place(t), FLOAT, LANES)
         for k, each in enumerate(weights):
             made.append(fma.write(code, each, number, sums[t * len(weights) + k]))
     return pack(code.builder, made)
