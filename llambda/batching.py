@@ -13,30 +13,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import Protocol, runtime_checkable
 
-from .engines.base import Engine, Floats, State
+from .engines.base import Engine, EvaluatesBatches, State
 from .errors import UnsupportedError, require_number
 from .eventlog import EventLog
 from .generate import Answer
 from .sampling import Sampling
 from .tokenizer import Tokenizer
 
+MAX_RUNNING = 8
+PROMPT_TOKENS = 64
+
 Event = tuple[Answer, str]
 Task = tuple[Answer, State, list[int]]  # what is to be evaluated for an answer
-
-
-@runtime_checkable
-class EvaluatesBatches(Protocol):
-    """What an engine needs besides the face that all have."""
-
-    def forward_batch(
-        self, states: Sequence[State], ids_per_state: Sequence[Sequence[int]]
-    ) -> list[Floats]:
-        """Evaluate ids of several sequences; logits of the last one of each, [vocab_size].
-
-        The bits are those of `forward`, one by one. When this raises, the states are as they were.
-        """
 
 
 class Batch:
@@ -59,8 +48,8 @@ class Batch:
         engine: Engine,
         tokenizer: Tokenizer,
         context: int,
-        max_running: int = 8,
-        prompt_tokens: int = 64,
+        max_running: int = MAX_RUNNING,
+        prompt_tokens: int = PROMPT_TOKENS,
         log: EventLog | None = None,
     ):
         require_number("max_running", max_running, 1, math.inf, "1 or more", whole=True)

@@ -16,26 +16,28 @@ from .errors import ContextError, InputError, ResourceError, plural
 
 Floats = npt.NDArray[np.float32]
 
+NUMBER_BYTES = {"f32": 4, "f16": 2}  # of the numbers that a cache may hold
+
 
 def cache_shape(config: ModelConfig, context: int) -> tuple[int, int, int, int, int]:
     """[layer, key or value, kv head, position, element]."""
     return (config.n_layers, 2, config.n_kv_heads, context, config.head_dim)
 
 
-def cache_bytes(config: ModelConfig, context: int, itemsize: int = 4) -> int:
+def cache_bytes(config: ModelConfig, context: int, numbers: str = "f32") -> int:
     """Exactly what a cache takes: layers * 2 * kv heads * positions * head_dim * bytes a number."""
-    return math.prod(cache_shape(config, context)) * itemsize
+    return math.prod(cache_shape(config, context)) * NUMBER_BYTES[numbers]
 
 
 @contextmanager
-def enough_memory(config: ModelConfig, context: int) -> Iterator[None]:
+def enough_memory(config: ModelConfig, context: int, numbers: str = "f32") -> Iterator[None]:
     """Make an error with its remedy of the system's refusal."""
     try:
         yield
     except MemoryError as error:
         raise ResourceError(
             f"a cache of {context:,} positions takes "
-            f"{cache_bytes(config, context) / 1e6:,.0f} MB, more memory than there is",
+            f"{cache_bytes(config, context, numbers) / 1e6:,.0f} MB, more memory than there is",
             fix="Ask for a smaller context.",
         ) from error
 

@@ -116,7 +116,8 @@ def ending_cleanly() -> Iterator[None]:
 def open_model(arguments: argparse.Namespace) -> Model:
     if sys.stderr.isatty() and first_time():
         tell("Compiling the kernels for this processor: half a minute or so, and only once.")
-    return load(arguments.model, arguments.engine, arguments.threads, arguments.context)
+    given = arguments
+    return load(given.model, given.engine, given.threads, given.context, given.cache)
 
 
 def start(arguments: argparse.Namespace, use: Callable[[Model, EventLog], Started]) -> Started:

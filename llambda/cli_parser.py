@@ -87,6 +87,12 @@ def add_model(sub: argparse.ArgumentParser, default: str = BEST) -> None:
         help="default: usable physical cores; only threaded and fused use more than one",
     )
     sub.add_argument("--context", type=int, metavar="N", help=CONTEXT_HELP)
+    sub.add_argument(
+        "--cache",
+        metavar="F",
+        default="f32",
+        help="keys and values as f32 or, in fused alone, as f16; default f32",
+    )
 
 
 def add_json(sub: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ from .machine import this_machine
 from .model import check_memory, check_threads, resolve, understand
 from .oracle import TorchEngine
 from .race import PROMPT, ROUNDS, START, Race, Say, Spread, race
-from .rival import KV_ITEMSIZE, LlamaCpp
+from .rival import KV_NUMBERS, LlamaCpp
 from .streaming import Stream
 from .tensor import Tensor
 from .weights import Weights
@@ -246,8 +246,8 @@ def bytes_per_token(engine: Engine, weights: Weights[Tensor], position: int) -> 
     """What decoding the token at a position reads: all weights, as the engine holds them, and keys
     and values. An embedding of its own does not count: one row of it is read."""
     read = type(engine).weight_bytes(replace(weights, embed=weights.head))
-    itemsize = KV_ITEMSIZE if isinstance(engine, LlamaCpp) else 4
-    return read + cache_bytes(engine.config, position + 1, itemsize)
+    numbers = KV_NUMBERS if isinstance(engine, LlamaCpp) else "f32"
+    return read + cache_bytes(engine.config, position + 1, numbers)
 
 
 def versions() -> dict[str, str]:

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import chat, modelfile
+from .batching import MAX_RUNNING, PROMPT_TOKENS, Batch
 from .cache import cache_bytes
 from .config import ModelConfig
-from .engines import rung
+from .engines import RUNGS, rung
 from .engines.base import Engine, State, check_ids
 from .errors import (
     ContextError,
@@ -109,6 +110,16 @@ class Model:
         """
         return self.generate(chat.encode(self.tokenizer, messages), **settings)
 
+    def batch(
+        self,
+        max_running: int = MAX_RUNNING,
+        prompt_tokens: int = PROMPT_TOKENS,
+        log: EventLog | None = None,
+    ) -> Batch:
+        """Room for answers that are made together; see `Batch`."""
+        self._check_open()
+        return Batch(self.engine, self.tokenizer, self.context, max_running, prompt_tokens, log)
+
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits after each of the ids: float32 [n, vocab_size]."""
         self._check_open()
@@ -138,6 +149,7 @@ def load(
     engine: str | None = None,
     threads: int | None = None,
     context: int | None = None,
+    cache: str = "f32",
 ) -> Model:
     """Load a model.
 
@@ -148,19 +160,22 @@ def load(
     engine : a rung's name; None is the best there is
     threads : None is the physical cores this process may use
     context : positions to have room for; None is the model's own, 4096 at most
+    cache : the numbers that keys and values are kept as: "f32", or where an engine has it "f16",
+        which halves the memory
 
     Raises a kind of LlambdaError that says what is wrong and what to do.
     """
     begin = time.perf_counter()
     kind = rung(engine)
+    check_cache(kind, cache)
     threads = check_threads(threads)
     path = resolve(source)
     file = modelfile.open(path)
     try:
         config, tokenizer, tensors = understand(file)
         context = check_context(config, context)
-        check_memory(kind.weight_bytes(tensors) + cache_bytes(config, context), path)
-        plan = kind(config, tensors, threads)
+        check_memory(kind.weight_bytes(tensors) + cache_bytes(config, context, cache), path)
+        plan = kind(config, tensors, threads, cache)
         file.forget_pages()
     except BaseException:
         file.close()
@@ -212,6 +227,16 @@ def resolve(source: str | Path) -> Path:
     except OSError as error:
         raise file_error(error, path) from error
     return path
+
+
+def check_cache(kind: type[Engine], cache: str) -> None:
+    if cache not in kind.caches:
+        able = [rung.name for rung in RUNGS.values() if cache in rung.caches]
+        raise InputError(
+            f"the engine {kind.name!r} has no cache of {cache!r}",
+            fix=f"Choose {' or '.join(kind.caches)}"
+            + (f", or the engine {' or '.join(able)}." if able else "."),
+        )
 
 
 def check_threads(threads: int | None) -> int:

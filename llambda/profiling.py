@@ -14,6 +14,7 @@ from functools import wraps
 from math import prod
 from typing import Any, NamedTuple
 
+from .cache import cache_bytes
 from .config import ModelConfig
 from .errors import InputError
 from .weights import Layer, Weights, layer_shapes
@@ -206,14 +207,14 @@ def costs(
     nbytes: Weights[int],
     position: int,
     tokens: int = 1,
-    kv_itemsize: int = 4,
+    cache: str = "f32",
 ) -> dict[str, Cost]:
     """What each operation takes when so many tokens are evaluated in one call.
 
     nbytes : of each weight, as an engine holds it: weights.map(lambda tensor: tensor.nbytes)
         as the file stores them, 4 * tensor.size in float32
     position : of the first of the tokens; the cache holds as many positions
-    kv_itemsize : bytes of a number in the cache
+    cache : the numbers that keys and values are kept as
 
     Counted are the weights and what is cached, not activations, which stay in the core's own
     caches; and of attention its products, beside which a softmax is little. Logits are computed
@@ -234,7 +235,7 @@ def costs(
         return Cost(tokens * flops, weight_bytes)
 
     seen = sum(range(position + 1, position + tokens + 1))  # a token sees itself, too
-    kv_numbers = c.n_layers * 2 * c.n_kv_heads * c.head_dim * (position + tokens)
+    kept = position + tokens
     norm_bytes = sum(layer.attn_norm + layer.ffn_norm for layer in layers) + nbytes.final_norm
     norms = 2 * c.n_layers * tokens + 1
     turned = c.n_layers * tokens * (c.n_heads + c.n_kv_heads) * c.rope.dim // 2  # pairs
@@ -244,7 +245,7 @@ def costs(
         "qkv": matrices(MATRICES["qkv"]),
         "rope": Cost(6 * turned),
         "attention": Cost(
-            4 * c.n_layers * c.n_heads * c.head_dim * seen, kv_bytes=kv_numbers * kv_itemsize
+            4 * c.n_layers * c.n_heads * c.head_dim * seen, kv_bytes=cache_bytes(c, kept, cache)
         ),
         "attn_out": matrices(MATRICES["attn_out"]),
         "gate_up": matrices(MATRICES["gate_up"]),

@@ -20,7 +20,7 @@ from .tensor import Tensor
 from .weights import Weights, stored_bytes
 
 BATCH = 512  # tokens that llama.cpp takes at once
-KV_ITEMSIZE = 2  # bytes of a number in its cache
+KV_NUMBERS = "f16"  # in its cache
 
 
 @cache

@@ -131,7 +131,9 @@ class Crew:
         """Give the threads calls in turn."""
         with self._lock:  # so that closing lets the threads go after these calls, or refuses them
             if self._closed:
-                raise InputError("used after close()", where=self._name, fix="Make a new one.")
+                raise InputError(
+                    "used after close()", where=self._name, fix="Make or load another."
+                )
             if len(self._threads) < self._count:
                 self._start()
             for call, inbox in zip(calls, cycle(self._inboxes)):

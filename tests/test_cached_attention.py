@@ -27,7 +27,7 @@ from llambda.kernels.kv_layout import (
     values_of,
 )
 from llambda.kernels.panels import fma_rows
-from llambda.simd.jit import kernel
+from llambda.simd.jit import compiled
 from llambda.simd.tiles import TILE, store_tile2, zeros
 from llambda.simd.widest import LANES, floats
 
@@ -63,13 +63,13 @@ SHAPES = [USUAL, Heads(2, 8, 48), Heads(1, 1, 6)]
 # ---------------------------------------------------------------- sequences and calls
 
 
-@kernel
+@compiled
 def store_position(cache, begin, room, position, k, v, at, head_dim):
     store_key(cache, begin, position, k, at, head_dim)
     store_value(cache, begin, room, position, v, at, head_dim)
 
 
-@kernel
+@compiled
 def units_of(job):
     return ca.score_units(job), ca.mix_units(job), ca.prefill_units(job)
 
@@ -415,7 +415,7 @@ def test_a_register_holds_neighbouring_positions_or_elements():
 
 
 def test_numbers_are_rounded_to_the_nearest_half():
-    @kernel
+    @compiled
     def stored(numbers, floats_, halves):
         for i in range(numbers.size):
             store_number(floats_, i, numbers[i])
@@ -442,7 +442,7 @@ three, six = 3, zeros(floats, 6)
 
 
 def test_rows_that_lie_apart_times_registers():
-    @kernel
+    @compiled
     def products(w, halves, x, stride, out):
         acc = six()
         for c in range(4):

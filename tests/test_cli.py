@@ -127,12 +127,13 @@ def test_every_option_arrives(small: Path, monkeypatch: pytest.MonkeyPatch):
     result = run(
         "generate", small, "x<|im_end|>", "--max-tokens", 3, "--temperature", 0.5, "--top-k", 7,
         "--top-p", 0.6, "--min-p", 0.1, "--repeat-penalty", 1.2, "--seed", 9, "--stop", "a",
-        "--stop", "bc", "--parse-special", "--engine", "naive", "--threads", 2, "--context", 20,
+        "--stop", "bc", "--parse-special", "--engine", "fused", "--threads", 2, "--context", 20,
+        "--cache", "f16",
     )  # fmt: skip
     assert (result.status, result.err) == (0, "")
     del seen["log"]
     assert seen == {
-        "load": (str(small), "naive", 2, 20),
+        "load": (str(small), "fused", 2, 20, "f16"),
         "prompt": "x<|im_end|>",
         "max_tokens": 3,
         "temperature": 0.5,
@@ -467,6 +468,7 @@ def test_wrong_usage(argv: list[str]):
         ("--context", "0"),
         ("--context", "65"),
         ("--engine", "warp"),
+        ("--cache", "f8"),
         ("--stop", ""),
     ],
 )

@@ -172,11 +172,13 @@ def test_an_interrupt_at_any_moment_leaves_all_usable():
         signal.signal(signal.SIGALRM, interrupt)
         counter = Counter(3)
         counter.compiled()
-        began = time.perf_counter()
+        seconds = []
         for _ in range(100):
+            began = time.perf_counter()
             counter.workers.run_compiled(count, counter.argument.ctypes.data)
+            seconds.append(time.perf_counter() - began)
         counter.runs += 100
-        longest = 1.5 * (time.perf_counter() - began) / 100
+        longest = 1.5 * min(seconds)  # also on a busy machine
         for _ in range(400):
             try:
                 signal.setitimer(signal.ITIMER_REAL, draw(1e-6, longest))

@@ -20,7 +20,7 @@ from llambda.engines import NaiveEngine, ScalarEngine
 from llambda.engines.base import State
 from llambda.kernels import attention as numpy_attention
 from llambda.kernels import loops, swiglu
-from llambda.simd.jit import kernel
+from llambda.simd.jit import compiled
 from llambda.simd.listing import asm
 
 U = 2.0**-24
@@ -243,7 +243,7 @@ def listing(name: str, function: Any) -> str:
 @on_x86
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_compiler_adds_one_number_at_a_time(name):
-    code = listing(name, kernel(getattr(loops, name).py_func))
+    code = listing(name, compiled(getattr(loops, name).py_func))
     assert not DOUBLE.search(code)
     if name in SUMS:
         assert "addss" in code
@@ -253,7 +253,7 @@ def test_the_compiler_adds_one_number_at_a_time(name):
 @on_x86
 def test_wide_additions_and_float64_would_be_seen():
     assert WIDE_SUM.search(listing("linear", njit(fastmath=True)(loops.linear.py_func)))
-    assert DOUBLE.search(listing("linear", kernel(python("linear", ("ZERO", "0.0")))))
+    assert DOUBLE.search(listing("linear", compiled(python("linear", ("ZERO", "0.0")))))
 
 
 # Numbers that are none

@@ -15,6 +15,7 @@ import llambda
 from llambda import model as model_module
 from llambda.cache import cache_bytes
 from llambda.engines import RUNGS
+from llambda.engines.fused import FusedState
 from llambda.errors import (
     ContextError,
     FileAccessError,
@@ -213,6 +214,36 @@ def test_an_unknown_engine(path: Path, name: Any):
         llambda.load(path, engine=name)
 
 
+def test_half_the_cache(path: Path, monkeypatch: pytest.MonkeyPatch):
+    checked: list[int] = []
+    monkeypatch.setattr(model_module, "check_memory", lambda needed, path: checked.append(needed))
+    kept = {}
+    for cache in ("f32", "f16"):
+        with llambda.load(path, "fused", cache=cache) as model:
+            state = model.engine.new_state(64)
+            assert isinstance(state, FusedState)
+            kept[cache] = state.cache.nbytes
+            logits = model.engine.forward(state, [1, 2, 3]).copy()
+            with llambda.load(path, "naive") as other:
+                expected = other.logits([1, 2, 3])[-1]
+            # A half is right to 1 in 2,048; codes of activations, that both have, to 1 in 254.
+            np.testing.assert_allclose(logits, expected, atol=0.05 * np.abs(expected).max())
+    assert kept["f16"] == kept["f32"] // 2
+    assert checked[0] - checked[2] == cache_bytes(model.config, 64, "f16")
+
+
+@pytest.mark.parametrize(
+    ("engine", "cache", "words"),
+    [
+        ("naive", "f16", "the engine 'naive' has no cache of 'f16'. Choose f32, or the engine"),
+        (None, "f8", "the engine 'fused' has no cache of 'f8'. Choose f32 or f16."),
+    ],
+)  # fmt: skip
+def test_a_cache_that_an_engine_does_not_have(path: Path, engine: Any, cache: str, words: str):
+    with pytest.raises(InputError, match=re.escape(words)):
+        llambda.load(path, engine, cache=cache)
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, "2", float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["threads", "context"])
 def test_impossible_threads_and_context(path: Path, name: str, value: Any):
@@ -274,7 +305,7 @@ def test_a_closed_model_says_so(path: Path):
     with llambda.load(path, "cached") as model:
         generation = model.generate("the", temperature=0, max_tokens=4)
     model.close()
-    for use in (lambda: model.generate("the"), lambda: model.logits([1])):
+    for use in (lambda: model.generate("the"), lambda: model.logits([1]), model.batch):
         with pytest.raises(InputError, match="the model was closed"):
             use()
     assert len(generation.ids) == 4  # one that was begun may go on, if it needs no threads

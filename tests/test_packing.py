@@ -25,7 +25,7 @@ from kernels_made import (
     with_halves,
 )
 
-from llambda.errors import UnsupportedError
+from llambda.errors import InputError, UnsupportedError
 from llambda.kernels.matrix import FORMS, Matrix, pack, packed_bytes, padded
 from llambda.kernels.products import STRIP
 from llambda.quants import BY_NAME, decode
@@ -227,6 +227,20 @@ def test_a_format_without_a_kernel_is_refused():
     dtype = BY_NAME["Q2_K"].dtype
     with pytest.raises(UnsupportedError, match="Q2_K"):
         pack(Tensor(bytes(dtype.block_bytes), dtype, (1, 256)))
+
+
+def test_rows_that_are_not_whole_groups_are_refused():
+    tensor = Tensor(bytes(3 * 4 * 32), BY_NAME["F32"].dtype, (3, 32))
+    with pytest.raises(InputError, match="3 rows are not whole groups of 2"):
+        pack(tensor, group=2)
+
+
+@pytest.mark.parametrize("extra", [-1, 1])
+def test_room_of_another_size_is_refused(extra: int):
+    tensor = Tensor(bytes(4 * 32), BY_NAME["F32"].dtype, (1, 32))
+    needed = packed_bytes(tensor)
+    with pytest.raises(InputError, match=f"{needed + extra} bytes for a matrix of {needed}"):
+        pack(tensor, into=np.zeros(needed + extra, np.uint8))
 
 
 # ---------------------------------------------------------------- mistakes

@@ -278,7 +278,7 @@ def test_a_formula_with_a_mistake_is_noticed(edit: tuple[str, str]):
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_bytes_are_those_of_the_weights_once_and_of_the_cache(variant: str, tokens: int):
     model = build(variant)
-    parts = costs(model.config, stored(variant), position=10, tokens=tokens, kv_itemsize=2)
+    parts = costs(model.config, stored(variant), position=10, tokens=tokens, cache="f16")
     embed, head = model.weights.embed, model.weights.head
     read = sum(t.nbytes for t in model.weights.unique() if t not in (embed, head, None))
     rows = 4 * model.config.dim * tokens  # of the embedding

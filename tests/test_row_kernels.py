@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llambda.kernels import attention, exponential, norm, rope, softmax, swiglu
-from llambda.simd.jit import kernel
+from llambda.simd.jit import compiled
 from llambda.simd.memory import store
 from llambda.simd.widest import LANES, load
 
@@ -80,7 +80,7 @@ def sums_in_order(rows: np.ndarray) -> np.float32:
 # ---------------------------------------------------------------- exp
 
 
-@kernel
+@compiled
 def exp_of_rows(x, out):
     for at in range(0, x.size, LANES):
         store(out, at, exponential.exp(load(x, at)))

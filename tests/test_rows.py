@@ -21,7 +21,7 @@ from llambda.kernels.matrix import Matrix, multiply, pack, tiled
 from llambda.kernels.panel_cache import PanelCache, units
 from llambda.kernels.products import STRIP
 from llambda.quants import decode
-from llambda.simd.jit import kernel
+from llambda.simd.jit import compiled
 from llambda.simd.tiles import TILE
 from llambda.simd.widest import LANES
 
@@ -164,8 +164,8 @@ def test_products_of_few_rows(size: int):
 )
 def test_a_rest_in_the_wrong_place_is_noticed(edit: tuple[str, str], monkeypatch):
     wrong = mutant(products.multiply_tokens.py_func, ("@kernel\n", ""), edit)
-    monkeypatch.setattr(products, "multiply_tokens", kernel(wrong))
-    monkeypatch.setattr(matrices, "multiply_tiles", kernel(matrices.multiply_tiles.py_func))
+    monkeypatch.setattr(products, "multiply_tokens", compiled(wrong))
+    monkeypatch.setattr(matrices, "multiply_tiles", compiled(matrices.multiply_tiles.py_func))
     with pytest.raises(AssertionError):
         for kind in ("F32", "Q8_0"):
             check_product(kind, 2 * TILE + 3, 3 * STRIP - 5, 64)

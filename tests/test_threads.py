@@ -219,7 +219,7 @@ def test_closed_threads_end(make: Any, use: Any):
         assert len(set(threading.enumerate()) - before) >= 2
     assert set(threading.enumerate()) == before
     crew.close()
-    words = f"{make.__name__}: used after close(). Make a new one."
+    words = f"{make.__name__}: used after close(). Make or load another."
     with pytest.raises(InputError) as raised:
         use(crew, abs)
     assert str(raised.value) == words

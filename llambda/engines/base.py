@@ -7,7 +7,7 @@ at a time. Logits are valid until the state's next call.
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -81,14 +81,18 @@ class Engine(ABC):
     config : the model's sizes
     weights : the model's tensors, read and never written
     threads : threads to use; rungs that run on one thread take any number and use one
+    cache : one of the rung's `caches`, the numbers that keys and values are kept as
     """
 
     name: ClassVar[str]
+    caches: ClassVar[Sequence[str]] = ("f32",)
     config: ModelConfig
     threads: int
 
     @abstractmethod
-    def __init__(self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1): ...
+    def __init__(
+        self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1, cache: str = "f32"
+    ): ...
 
     @staticmethod
     @abstractmethod
@@ -117,6 +121,19 @@ class Engine(ABC):
     def close(self) -> None:
         """End the engine's threads, if it has any. Harmless when called twice."""
         return
+
+
+@runtime_checkable
+class EvaluatesBatches(Protocol):
+    """What some rungs can do besides."""
+
+    def forward_batch(
+        self, states: Sequence[State], ids_per_state: Sequence[Sequence[int]]
+    ) -> list[Floats]:
+        """Evaluate ids of several sequences; logits of the last one of each, [vocab_size].
+
+        The bits are those of `forward`, one by one. When this raises, the states are as they were.
+        """
 
 
 def check_call(engine: Engine, state: State, ids: Sequence[int]) -> list[int]:

@@ -21,6 +21,7 @@ from ..kernels.kv_layout import head_size, up_to_lanes
 from ..kernels.matrix import padded
 from ..kernels.rope import frequencies, table
 from ..quants import decode, decode_rows
+from ..simd.compiling import compile_together
 from ..simd.tiles import TILE
 from ..tensor import Tensor
 from ..weights import Weights, stored_bytes
@@ -31,7 +32,7 @@ from .buffers import Buffers
 from .fused_clock import Clock, clock_on
 from .fused_trace import traced
 from .phases import forward
-from .plan import Plan
+from .plan import Plan, products_of
 
 CHUNK = 256  # tokens in one step: a prompt's weights are read once for so many
 
@@ -64,12 +65,10 @@ class Piece:
 
 
 class FusedEngine(Engine):
-    """All rungs' ideas at once.
-
-    cache : "f32" or "f16", the numbers that keys and values are kept as
-    """
+    """All rungs' ideas at once."""
 
     name = "fused"
+    caches = ("f32", "f16")
 
     def __init__(
         self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1, cache: str = "f32"
@@ -78,6 +77,8 @@ class FusedEngine(Engine):
         self.threads = threads
         self.cache = cache
         self._embed = weights.embed
+        kernels = KERNELS[cache]
+        compile_together([forward], [*kernels, *products_of(weights)])
         self._plan = Plan(config, weights)
         self._workers = Workers(threads)
         self._buffers = Buffers(config, CHUNK, threads)
@@ -90,7 +91,6 @@ class FusedEngine(Engine):
         step[s.CONTROL] = self._workers.control.ctypes.data
         step[s.TURNS] = config.head_dim // 2
         step[s.HALVES] = cache == "f16"
-        kernels = KERNELS[cache]
         step[s.SCORE], step[s.MIX], step[s.PREFILL] = (kernel.address for kernel in kernels)
 
     @staticmethod
@@ -99,7 +99,7 @@ class FusedEngine(Engine):
         return stored_bytes(weights)
 
     def new_state(self, context: int) -> State:
-        with self._one_call, enough_memory(self.config, context):
+        with self._one_call, enough_memory(self.config, context, self.cache):
             state = FusedState(self, context)
             if context > len(self._turns[0]):
                 self._turns = table(self._turning, 0, context)

@@ -29,7 +29,9 @@ Store = Callable[[int, Floats, Floats], tuple[Floats, Floats]]
 class NaiveEngine(Engine):
     name = "naive"
 
-    def __init__(self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1):
+    def __init__(
+        self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1, cache: str = "f32"
+    ):
         self.config = config
         self.threads = 1
         self.weights = self.prepare(weights)

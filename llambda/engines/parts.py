@@ -13,13 +13,13 @@ from ..kernels.products import STRIP, multiply_tokens
 from ..kernels.rope import rotate_row
 from ..simd.cpu import cycles
 from ..simd.foreign import bytes_at, floats_at, halves_at, longs_at
-from ..simd.jit import inlined, kernel
+from ..simd.jit import inlined, inner
 from ..simd.tiles import TILE
 from ..threads import share
 from . import step as s
 
 
-@kernel
+@inner
 def prepare(step: Any, source: int, stride: int, n: int, cols: int, norm: int, chosen: int,
             takes: int, control: Any, rank: int, threads: int) -> Any:  # fmt: skip
     """Rows of activations, through a norm if there is one, as products take them.
@@ -67,7 +67,7 @@ def eps_of(step: Any) -> float:
     return np.int64(step[s.EPS]).view(np.float64)
 
 
-@kernel
+@inner
 def multiply(step: Any, w: Any, matrix: int, x: Any, cols: int, n: int, out: int, stride: int,
              first: int, last: int, rank: int) -> None:  # fmt: skip
     """Strips first to last of a matrix times n tokens, and its bias."""
@@ -122,7 +122,7 @@ def token_of(step: Any, token: int) -> Any:
     return longs_at(step[s.SEQUENCES] + 8 * size * place[0], size), place[1]
 
 
-@kernel
+@inner
 def turn(step: Any, head: int, token: int, out: int, stride: int, place: int) -> None:
     """Copy a head out of what the products gave, and turn it by its position."""
     size, position = step[s.HEAD_DIM], token_of(step, token)[1]
@@ -135,7 +135,7 @@ def turn(step: Any, head: int, token: int, out: int, stride: int, place: int) ->
     rotate_row(target, to, floats_at(step[s.COS], 0), floats_at(step[s.SIN], 0), angles, size // 2)
 
 
-@kernel
+@inner
 def keep_key(step: Any, layer: int, head: int, token: int) -> None:
     sequence, position = token_of(step, token)
     size = step[s.HEAD_DIM]
@@ -147,7 +147,7 @@ def keep_key(step: Any, layer: int, head: int, token: int) -> None:
         store_key(floats_at(sequence[attention.CACHE], 0), place, position, keys, at, size)
 
 
-@kernel
+@inner
 def keep_value(step: Any, layer: int, head: int, token: int, row: int) -> None:
     """The value that stands in row `row` of the heads that the products gave."""
     sequence, position = token_of(step, token)

@@ -14,7 +14,7 @@ from ..kernels import products
 from ..kernels.products import STRIP
 from ..kernels.swiglu import swiglu_row
 from ..simd.foreign import call3, floats_at, longs_at
-from ..simd.jit import foreign, kernel
+from ..simd.jit import foreign, inner
 from ..threads import share
 from . import step as s
 from .parts import (
@@ -62,7 +62,7 @@ def forward(address: int, rank: int, threads: int) -> None:
 # ---------------------------------------------------------------- the phases
 
 
-@kernel
+@inner
 def qkv(step: Any, w: Any, layer: int, control: Any, rank: int, threads: int) -> None:
     """Norm; then a thread computes some heads of q, k and v, turns them, and stores k and v."""
     x = prepare(step, step[s.X], step[s.DIM_STRIDE], step[s.N], step[s.DIM], w[s.ATTN_NORM], NONE,
@@ -85,7 +85,7 @@ def qkv(step: Any, w: Any, layer: int, control: Any, rank: int, threads: int) ->
     spent(step, s.TURN, rank, since)
 
 
-@kernel
+@inner
 def attend(step: Any, layer: int, control: Any, rank: int, threads: int) -> None:
     since = now(step)
     own = step[s.OWN] + rank * step[s.OWN_BYTES]
@@ -113,7 +113,7 @@ def attend(step: Any, layer: int, control: Any, rank: int, threads: int) -> None
     spent(step, s.ATTEND, rank, since)
 
 
-@kernel
+@inner
 def attn_out(step: Any, w: Any, control: Any, rank: int, threads: int) -> None:
     """The mixed values of all heads through o, onto x."""
     x = prepare(step, step[s.MIXED], step[s.Q_STRIDE], step[s.N], step[s.HEADS] * step[s.HEAD_DIM],
@@ -121,7 +121,7 @@ def attn_out(step: Any, w: Any, control: Any, rank: int, threads: int) -> None:
     onto_x(step, w, s.OUT, x, step[s.HEADS] * step[s.HEAD_DIM], step[s.O_OUT], rank, threads)
 
 
-@kernel
+@inner
 def gate_up(step: Any, w: Any, control: Any, rank: int, threads: int) -> None:
     """Norm; then a thread computes some rows of gate and of up, and what these make together."""
     n, stride = step[s.N], step[s.FFN_STRIDE]
@@ -139,7 +139,7 @@ def gate_up(step: Any, w: Any, control: Any, rank: int, threads: int) -> None:
     spent(step, s.SWIGLU, rank, since)
 
 
-@kernel
+@inner
 def ffn_out(step: Any, w: Any, control: Any, rank: int, threads: int) -> None:
     """The inner activations through down, onto x."""
     x = prepare(step, step[s.INNER], step[s.FFN_STRIDE], step[s.N], step[s.FFN_DIM], NONE, NONE,
@@ -147,7 +147,7 @@ def ffn_out(step: Any, w: Any, control: Any, rank: int, threads: int) -> None:
     onto_x(step, w, s.DOWN, x, step[s.FFN_DIM], step[s.DOWN_OUT], rank, threads)
 
 
-@kernel
+@inner
 def logits(step: Any, w: Any, control: Any, rank: int, threads: int) -> None:
     """Of the tokens that are wanted."""
     n, dim, rows = step[s.N_WANTED], step[s.DIM], step[s.VOCAB_ROWS]

@@ -5,9 +5,10 @@ import numpy.typing as npt
 
 from ..config import ModelConfig
 from ..kernels.aligned import aligned_zeros, up_to_line
-from ..kernels.matrix import Matrix, pack, packed_bytes, padded
+from ..kernels.matrix import FORMS, Matrix, pack, packed_bytes, padded
 from ..kernels.products import STRIP
 from ..quants import decode
+from ..simd.jit import Foreign
 from ..tensor import Tensor
 from ..weights import Layer, Weights
 from . import step as s
@@ -83,14 +84,21 @@ class Plan:
         return int(copy.ctypes.data)
 
 
+def matrices(weights: Weights[Tensor]) -> list[tuple[str, Tensor]]:
+    layers = [(name, getattr(layer, name)) for layer in weights.layers for name in MATRICES]
+    return [*layers, ("head", weights.head)]
+
+
 def arena_bytes(config: ModelConfig, weights: Weights[Tensor]) -> int:
     """What all packed matrices take."""
-    matrices = [
-        packed_bytes(getattr(layer, name), head_group(config, name))
-        for layer in weights.layers
-        for name in MATRICES
-    ]
-    return sum(up_to_line(nbytes) for nbytes in [*matrices, packed_bytes(weights.head)])
+    groups = [(tensor, head_group(config, name)) for name, tensor in matrices(weights)]
+    return sum(up_to_line(packed_bytes(tensor, group)) for tensor, group in groups)
+
+
+def products_of(weights: Weights[Tensor]) -> list[Foreign]:
+    """The functions that multiply with these weights, each once."""
+    formats = {tensor.dtype.name for _, tensor in matrices(weights)}
+    return [FORMS[name].product for name in sorted(formats & FORMS.keys())]
 
 
 def head_group(config: ModelConfig, name: str) -> int | None:

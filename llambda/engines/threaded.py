@@ -20,7 +20,9 @@ from .quantized import QuantizedEngine
 class ThreadedEngine(QuantizedEngine):
     name = "threaded"
 
-    def __init__(self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1):
+    def __init__(
+        self, config: ModelConfig, weights: Weights[Tensor], threads: int = 1, cache: str = "f32"
+    ):
         super().__init__(config, weights)
         self.threads = threads
         self._pool = Pool(threads)

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from ..simd.foreign import floats_at, halves_at, longs_at
-from ..simd.jit import entry, foreign, inlined, kernel
+from ..simd.jit import entry, foreign, inlined, inner
 from ..simd.tiles import TILE
 from ..simd.widest import LANES
 from .activations import padded_tokens, tile_count
@@ -96,7 +96,7 @@ def row_at(job: Any, stride: int, head: int, row: int) -> int:
     return token * stride + (head * job[GROUP] + member) * job[HEAD_DIM]
 
 
-@kernel
+@inner
 def take_queries(job: Any, head: int, first: int, count: int) -> Any:
     """Copy rows side by side. Returns them as `multiply` takes them."""
     q, own, at, size = floats_at(job[Q], 0), floats_at(job[OWN], 0), places(job)[1], job[HEAD_DIM]
@@ -107,7 +107,7 @@ def take_queries(job: Any, head: int, first: int, count: int) -> Any:
     return own, at, size, count
 
 
-@kernel
+@inner
 def weigh(job: Any, i: int, length: int, end: int) -> None:
     """Scores of row i become weights, and 0 for positions from length to end."""
     own, at = floats_at(job[OWN], 0), i * job[ROW]
@@ -116,7 +116,7 @@ def weigh(job: Any, i: int, length: int, end: int) -> None:
         own[position] = 0
 
 
-@kernel
+@inner
 def mix_rows(job: Any, values: Any, head: int, first: int, count: int, low: int,
              high: int) -> None:  # fmt: skip
     """Panels low to high of the values times the weights of rows, to where the result belongs."""
@@ -145,7 +145,7 @@ def sequence_of(job: Any, s: int) -> Any:
 # ---------------------------------------------------------------- one new token a sequence
 
 
-@kernel
+@inner
 def score_units(job: Any) -> int:
     """Panels of keys: of all positions, heads and sequences."""
     total = 0
@@ -154,7 +154,7 @@ def score_units(job: Any) -> int:
     return total
 
 
-@kernel
+@inner
 def mix_units(job: Any) -> int:
     """As many for each panel of values, so that a longer sequence counts for more work."""
     return score_units(job) * panels_of(job[HEAD_DIM])
@@ -165,7 +165,7 @@ def scores_at(job: Any, s: int, head: int) -> int:
     return (s * job[KV_HEADS] + head) * padded_tokens(job[GROUP]) * job[ROW]
 
 
-@kernel
+@inner
 def score(array_at: Any, job: Any, first: int, last: int) -> None:
     """Units first to last of the scores; array_at gives a cache's numbers."""
     begin, group = 0, job[GROUP]
@@ -181,7 +181,7 @@ def score(array_at: Any, job: Any, first: int, last: int) -> None:
             begin += panels
 
 
-@kernel
+@inner
 def mix(array_at: Any, job: Any, first: int, last: int) -> None:
     """The panels of the result that begin in units first to last, once all scores are there."""
     scores, own = floats_at(job[SCORES], 0), floats_at(job[OWN], 0)
@@ -212,7 +212,7 @@ def tiles_of(job: Any, sequence: Any) -> int:
     return tile_count(sequence[NEW] * job[GROUP])
 
 
-@kernel
+@inner
 def prefill_units(job: Any) -> int:
     """Tiles of all sequences and heads."""
     total = 0
@@ -221,7 +221,7 @@ def prefill_units(job: Any) -> int:
     return total
 
 
-@kernel
+@inner
 def prefill(array_at: Any, job: Any, first: int, last: int) -> None:
     """Units first to last of the result."""
     begin, token = 0, 0
@@ -239,7 +239,7 @@ def prefill(array_at: Any, job: Any, first: int, last: int) -> None:
         token += sequence[NEW]
 
 
-@kernel
+@inner
 def prefill_tile(array_at: Any, job: Any, sequence: Any, origin: int, head: int, row: int) -> None:
     """One tile; rows count from `origin`, the first of the sequence."""
     own, group = floats_at(job[OWN], 0), job[GROUP]

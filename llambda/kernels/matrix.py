@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UnsupportedError
+from ..errors import InputError, UnsupportedError
 from ..simd.jit import entry
 from ..tensor import Tensor
 from . import packing, products
@@ -102,14 +102,19 @@ def packed_bytes(tensor: Tensor, group: int | None = None) -> int:
 def pack(tensor: Tensor, group: int | None = None, into: Bytes | None = None) -> Matrix:
     """Pack a tensor [rows, cols], into zeros if they are given.
 
-    Raises UnsupportedError for a format without a kernel.
+    Raises UnsupportedError for a format without a kernel, InputError for other room.
     """
     rows, cols = tensor.shape
     group = group or rows
     form = FORMS.get(tensor.dtype.name)
     if form is None:
         raise UnsupportedError(f"there is no kernel for {tensor.dtype} weights")
-    data = aligned_zeros(packed_bytes(tensor, group), np.uint8) if into is None else into
+    if rows % group:
+        raise InputError(f"{rows} rows are not whole groups of {group}")
+    needed = packed_bytes(tensor, group)
+    data = aligned_zeros(needed, np.uint8) if into is None else into
+    if data.nbytes != needed:
+        raise InputError(f"{data.nbytes} bytes for a matrix of {needed}")
     raw = np.ascontiguousarray(tensor.blocks()).reshape(-1)
     raw.flags.writeable = False  # one compiled signature for maps and for copies
     if form.number:

@@ -1,7 +1,8 @@
 """How functions are compiled here: without Python's lock, and what Python calls kept on disk.
 
-@inlined    a piece of a kernel, put into its callers whatever its size
-@kernel     called from compiled code only
+@inner      called from compiled code only
+@inlined    likewise, and put into its callers whatever its size
+@kernel     called from compiled code, and from Python by tests and the curious
 @entry      called from Python; its machine code is kept, so that the next process starts at once
 @foreign    called by its address, as C functions are; kept likewise
 """
@@ -49,13 +50,18 @@ def compiled(function: F, **options: bool) -> F:
     return made
 
 
+def inner(function: F, **options: bool) -> F:
+    """No way in from Python, which takes a fifth of the compiling; a call from there crashes."""
+    return kernel(function, no_cpython_wrapper=True, **options)
+
+
 def inlined(function: F) -> F:
-    """No way in from Python: that is never called, and compiles faster."""
-    return compiled(function, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return inner(function, forceinline=True)
 
 
-def kernel(function: F) -> F:
-    return compiled(function)
+def kernel(function: F, **options: bool) -> F:
+    """No way in from C, which takes a tenth of the compiling."""
+    return compiled(function, no_cfunc_wrapper=True, **options)
 
 
 def entry(function: F) -> F:
