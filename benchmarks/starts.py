@@ -30,12 +30,19 @@ class Start(NamedTuple):
 
 
 def start(home: Path | None = None) -> Start:
-    """Generate one token, with the usual data cache or with another."""
+    """Generate one token, with the usual data cache or with another; stderr is a terminal."""
     env = os.environ | ({"LLAMBDA_HOME": str(home)} if home else {})
+    shown, terminal = os.openpty()
     begin = time.perf_counter()
-    done = subprocess.run(COMMAND, env=env, check=True, capture_output=True, text=True)
-    seconds = time.perf_counter() - begin
-    return Start(seconds, json.loads(done.stdout)["stats"], done.stderr)
+    try:
+        done = subprocess.run(COMMAND, env=env, check=True, stdout=subprocess.PIPE, stderr=terminal)
+        seconds = time.perf_counter() - begin
+        os.write(terminal, b"\n")  # so that there is something to read
+        said = os.read(shown, 10_000).decode()
+    finally:
+        os.close(terminal)
+        os.close(shown)
+    return Start(seconds, json.loads(done.stdout)["stats"], said)
 
 
 def starts(settings: Settings) -> list[Goal]:

@@ -1,4 +1,4 @@
-"""How compiled threads wait for one another: they spin, then yield. Lesson 11.
+"""How compiled threads wait for one another: they spin, then sleep. Lesson 11.
 
 What they tell one another stands in an array of counters, `control`. Each has cache lines of its
 own: otherwise a write to one would take the line with another away from the cores that read it.
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .simd.cpu import atomic_add, atomic_load, atomic_store, pause, yield_core
+from .simd.cpu import atomic_add, atomic_load, atomic_store, pause, sleep_while, wake, yield_core
 from .simd.jit import entry, kernel
 
 Control = npt.NDArray[np.int64]
@@ -17,6 +17,7 @@ Control = npt.NDArray[np.int64]
 LINES = 16  # int64 numbers in 128 bytes: two cache lines, since Intel's cores fetch them in pairs
 ARRIVED = 1 * LINES  # threads that wait at the barrier
 PASSED = 2 * LINES  # barriers that all threads have passed, in this run
+SLEEPERS = PASSED + 1  # threads that went to sleep there, or are about to
 ABORTED = 3 * LINES  # 1 when a thread has failed, so that nobody waits for it
 POSTED = 4 * LINES  # number of the last run that the workers were given
 FINISHED = 5 * LINES  # calls that workers have ended, of all runs
@@ -25,7 +26,8 @@ FUNCTION, ARGUMENT = COMPILED + 1, COMPILED + 2  # its address and first argumen
 DONE = 7 * LINES  # workers that have ended it, of those that were awake
 ASLEEP = 8 * LINES  # and a line further for each rank: 1 when that worker must be woken
 
-SPINS = 500  # pauses before a thread offers its core: a little more than others take to arrive
+SPINS = 800  # pauses before a thread sleeps: a little more than others take to arrive
+NAP = 1_000_000  # nanoseconds of sleep at most: a thread that has failed wakes nobody
 IDLE_ROUNDS = 100  # times that it does so before it goes to sleep: about a millisecond
 TURN = 300  # pauses in which a thread gets through the few lines of Python around a compiled job
 
@@ -56,9 +58,13 @@ def barrier(control: Any, threads: int) -> bool:
     if atomic_add(control, ARRIVED, 1) == threads - 1:
         atomic_store(control, ARRIVED, 0)  # before anyone is let go, and arrives at the next
         atomic_store(control, PASSED, passed + 1)
+        if atomic_load(control, SLEEPERS) > 0:
+            wake(control, PASSED)
     else:
         while not reaches(control, PASSED, passed + 1) and atomic_load(control, ABORTED) == 0:
-            yield_core()
+            atomic_add(control, SLEEPERS, 1)
+            sleep_while(control, PASSED, passed, NAP)
+            atomic_add(control, SLEEPERS, -1)
     return atomic_load(control, ABORTED) == 0
 
 

@@ -51,10 +51,11 @@ def numba_cache_dir() -> Path:
 
     Numba does not notice an edit in a function that lives in another file than its caller, so
     the folder's name is a hash of all sources and of the compiler's versions: an edit or an
-    upgrade starts a new folder and never meets stale machine code.
+    upgrade starts a new folder and never meets stale machine code. Left out is the course, which
+    imports kernels and has none.
     """
     digest = hashlib.sha256()
-    for source in sorted(PACKAGE.rglob("*.py")):
+    for source in sorted(set(PACKAGE.rglob("*.py")) - set(PACKAGE.glob("course/**/*.py"))):
         digest.update(source.relative_to(PACKAGE).as_posix().encode() + b"\0")
         digest.update(source.read_bytes() + b"\0")
     for package in ("numba", "llvmlite"):

@@ -29,6 +29,19 @@ def map_file(path: Path) -> mmap.mmap:
         raise file_error(error, path) from error
 
 
+def forget_pages(tensor: Tensor) -> None:
+    """Give back the memory of a tensor in a mapped file, when a copy of it has been made.
+
+    The tensor stays as valid as before: who reads it again reads the file again. Pages that it
+    shares with its neighbours stay.
+    """
+    mapped, page = tensor.buffer, mmap.PAGESIZE
+    first = -(-tensor.offset // page) * page
+    last = (tensor.offset + tensor.nbytes) // page * page
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise") and first < last:
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """One entry of a file's table of contents.

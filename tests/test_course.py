@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib
@@ -18,9 +19,9 @@ from numba import njit
 
 import llambda
 from llambda import cache, paths
-from llambda.cache import KVCache
+from llambda.cache import KVCache, cache_bytes
 from llambda.check import first_divergence, trace_engine
-from llambda.course import exercises, ledger, picture, predictions, progress, sources
+from llambda.course import exercises, ledger, picture, predictions, progress, roofs, sources
 from llambda.course.exercises.base import (
     Exercise,
     Wrong,
@@ -36,7 +37,9 @@ from llambda.engines import RUNGS
 from llambda.engines.naive import NaiveEngine
 from llambda.errors import LlambdaError
 from llambda.ladder import Rung
+from llambda.profiling import costs, total
 from llambda.simd.arithmetic import fma
+from llambda.weights import float32_bytes, stored_bytes
 
 matplotlib.use("Agg")
 
@@ -525,7 +528,7 @@ def test_what_is_not_of_the_package_is_not_shown(thing: Any):
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The figures that would have been displayed."""
     figures: list[Any] = []
-    for module in (picture, progress):
+    for module in (picture, progress, roofs):
         monkeypatch.setattr(module, "finish", figures.append)
     yield figures
     for figure in figures:
@@ -579,6 +582,46 @@ def test_a_damaged_speed_is_measured_again(measured: list[str], drawn: list[Any]
     file.write_text(json.dumps(entry | {"value": "fast"}))
     progress.ladder_so_far("naive")
     assert measured == ["naive", "naive"]
+
+
+@pytest.fixture
+def rooms(measured: list[str], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of threads whose peak had to be measured: 50 billion operations a second each."""
+    threads: list[int] = []
+    monkeypatch.setattr(roofs, "fma_peak", lambda n: threads.append(n) or 50e9 * n)
+    monkeypatch.setattr(roofs, "this_machine", lambda: SimpleNamespace(default_threads=2))
+    return threads
+
+
+def test_rungs_on_the_roof(rooms: list[int], drawn: list[Any]):
+    places = roofs.roof_so_far("fused")
+    assert list(places) == list(RUNGS)
+    assert rooms == [1, 2]
+    with llambda.load("tiny") as model:
+        config, weights = model.config, model.weights
+        seen = len(model.tokenizer.encode(progress.PROMPT)) + progress.NEW_TOKENS // 2 + 1
+    floats, stored = float32_bytes(weights), stored_bytes(weights)
+    scalar, fused, naive = places["scalar"], places["fused"], places["naive"]
+    # A row of the embedding, which is the head too, is counted twice; attention's bytes are few.
+    kv = cache_bytes(config, seen)
+    flops = scalar.flops / 30.0
+    assert flops / scalar.intensity == pytest.approx(floats + kv, abs=4 * config.dim)
+    assert fused.flops == flops * 70.0
+    assert flops / fused.intensity == pytest.approx(stored + kv, abs=4 * config.dim)
+    again = total(costs(config, weights.map(lambda t: 4 * t.size), 0, tokens=seen).values())
+    assert naive.flops == 10.0 * again.flops  # all positions, for each token
+    assert scalar.roof == 2e9 * scalar.intensity  # of one thread
+    assert fused.roof == 3e9 * fused.intensity  # of all
+    assert fused.share == fused.flops / fused.roof
+    assert roofs.roof_so_far("cached").keys() == {"naive", "cached"}
+    assert rooms == [1, 2]  # kept
+
+
+def test_a_damaged_peak_is_measured_again(rooms: list[int], home: Path):
+    for damaged in ("fast", {}, {"1": 0}, {"1": None}):
+        ledger.record("peak", damaged)
+        assert roofs.peak() == {"1": 50e9, "2": 100e9}
+    assert rooms == [1, 2] * 4
 
 
 def assert_ceiling_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,8 @@ from llambda.config import ModelConfig
 from llambda.engines import CachedEngine
 from llambda.errors import FileAccessError, LlambdaError, ModelFileError, UnsupportedError
 from llambda.quants import decode
-from llambda.tensor import Tensor
+from llambda.tensor import F32, Tensor
+from llambda.tensorfile import forget_pages
 from llambda.weights import Weights
 
 N = 70  # positions 0 to 69
@@ -619,6 +620,20 @@ def resident(path: Path) -> int:
         elif ours and line.startswith("Rss:"):
             total += int(line.split()[1])
     return total
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells")
+def test_memory_of_one_tensor_is_given_back(tiny_path: Path):
+    file = modelfile.open(tiny_path)
+    for tensor in file.values():
+        decode(tensor)
+    held = resident(tiny_path)
+    tensor = file["token_embd.weight"]
+    values = decode(tensor)
+    forget_pages(tensor)
+    assert 0 <= tensor.nbytes // 1024 - (held - resident(tiny_path)) <= 8  # part of a page each end
+    np.testing.assert_array_equal(decode(tensor), values)
+    forget_pages(Tensor(bytes(8), F32, (2,)))  # in no file: nothing happens
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells")

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 import shutil
 import stat
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import llambda
 from llambda import paths
 from llambda.errors import FileAccessError, LlambdaError, ModelFileError, ResourceError
 
@@ -80,6 +82,8 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_cache_stays_while_nothing_changes(package: Path):
     before = paths.numba_cache_dir()
     (package / "notes.txt").write_text("no source")
+    (package / "course" / "figures").mkdir(parents=True)
+    (package / "course" / "figures" / "simd.py").write_text("x = 1\n")
     os.utime(package / "a.py", (1, 1))
     assert paths.numba_cache_dir() == before
 
@@ -101,6 +105,11 @@ def test_any_change_of_a_source_starts_another_cache(package: Path, change: obje
     before = paths.numba_cache_dir()
     change(package)
     assert paths.numba_cache_dir() != before
+
+
+def test_the_course_has_no_compiled_code_that_is_kept():
+    for source in Path(llambda.__file__).parent.glob("course/**/*.py"):
+        assert not re.search(r"@(entry|foreign)\b|cache=", source.read_text()), source
 
 
 @pytest.mark.parametrize("changed", ["numba", "llvmlite"])

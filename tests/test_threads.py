@@ -21,13 +21,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from models import mutant
 from numba import njit
 
 import llambda.workers
-from llambda.barrier import ABORTED, LINES, POSTED, barrier, linger, new_control, take_turns
+from llambda.barrier import (
+    ABORTED,
+    LINES,
+    PASSED,
+    POSTED,
+    SLEEPERS,
+    barrier,
+    linger,
+    new_control,
+    take_turns,
+)
 from llambda.errors import InputError, ResourceError
 from llambda.machine import allowed_cpus
-from llambda.simd.cpu import pause, yield_core
+from llambda.simd.cpu import atomic_add, pause, sleep_while, wake, yield_core
 from llambda.threads import Pool, share
 from llambda.workers import Workers
 
@@ -43,6 +54,68 @@ def watchdog() -> Iterator[None]:
     faulthandler.dump_traceback_later(2 * LIMIT, exit=True, file=sys.__stderr__)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+# ---------------------------------------------------------------- sleeping
+
+MINUTE = 60_000_000_000  # nanoseconds
+
+
+@njit(nogil=True)
+def nap(counters: Any, at: int, value: int, nanoseconds: int) -> None:
+    """Come, sleep, and go: each is counted."""
+    atomic_add(counters, 0, 1)
+    sleep_while(counters, at, value, nanoseconds)
+    atomic_add(counters, 1, 1)
+
+
+@njit(nogil=True)
+def wake_at(counters: Any, at: int) -> None:
+    wake(counters, at)
+
+
+def test_nobody_sleeps_on_another_value_or_for_ever():
+    counters = np.array([0, 0, 7], np.int64)
+    nap(counters, 2, 8, MINUTE)
+    nap(counters, 2, 7, 1000)
+    nap(counters, 2, 7, 0)
+    wake_at(counters, 2)  # nobody
+    assert counters.tolist() == [3, 3, 7]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs futex")
+def test_sleepers_sleep_until_they_are_woken():
+    counters = np.array([0, 0, 7, 7], np.int64)
+    sleepers = [threading.Thread(target=nap, args=(counters, 2, 7, MINUTE)) for _ in range(3)]
+    for sleeper in sleepers:
+        sleeper.start()
+    while counters[0] < 3:
+        time.sleep(0.001)
+    time.sleep(0.05)  # from counting to sleeping; too short would only let a mistake pass
+    wake_at(counters, 3)  # another place
+    assert counters[1] == 0
+    while any(sleeper.is_alive() for sleeper in sleepers):  # each may not be asleep yet
+        wake_at(counters, 2)
+        time.sleep(0.001)
+    assert counters.tolist() == [3, 3, 7, 7]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs futex")
+@pytest.mark.parametrize("woken", [True, False])
+def test_who_sleeps_at_the_barrier_is_woken(woken: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(llambda.barrier, "NAP", MINUTE)
+    edits = [] if woken else [("wake(control, PASSED)", "pass")]
+    meet = njit(nogil=True)(mutant(barrier.py_func, ("@kernel\n", ""), *edits))
+    control = new_control(2)
+    sleeper = threading.Thread(target=meet, args=(control, 2), daemon=True)
+    sleeper.start()
+    while control[SLEEPERS] == 0:
+        time.sleep(0.001)
+    time.sleep(0.1)  # from counting to sleeping
+    meet(control, 2)
+    sleeper.join(LIMIT if woken else 0.5)
+    assert sleeper.is_alive() == (not woken)
+    wake_at(control, PASSED)
 
 
 # ---------------------------------------------------------------- sharing

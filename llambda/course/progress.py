@@ -26,12 +26,16 @@ def ladder_so_far(newest: str) -> dict[str, float]:
     The model is smollm2 where it is here, else tiny; the prompt is the same for every rung. The
     last entry, "ceiling", is what all cores could do if they only read the weights.
     """
-    model = "smollm2" if KNOWN["smollm2"].is_here else "tiny"
+    model = model_name()
     names = list(RUNGS)
     speeds = {name: speed(model, name) for name in names[: names.index(newest) + 1]}
     roof = ceiling(model)
     draw(model, speeds, roof)
     return {**speeds, "ceiling": roof}
+
+
+def model_name() -> str:
+    return "smollm2" if KNOWN["smollm2"].is_here else "tiny"
 
 
 def speed(model: str, rung: str) -> float:

@@ -10,6 +10,7 @@ from ..kernels.products import STRIP
 from ..quants import decode
 from ..simd.jit import Foreign
 from ..tensor import Tensor
+from ..tensorfile import forget_pages
 from ..weights import Layer, Weights
 from . import step as s
 
@@ -68,6 +69,7 @@ class Plan:
         room = self._arena[self._used : self._used + nbytes]
         self._used += up_to_line(nbytes)
         matrix = pack(tensor, group, room)
+        forget_pages(tensor)
         takes = s.CODED if matrix.coded else s.FLOATS
         row[at + s.PRODUCT] = matrix.form.product.address
         row[at + s.WEIGHTS] = room.ctypes.data

@@ -10,6 +10,7 @@ from typing import Any
 from llvmlite import ir
 
 from ..simd.jit import inlined, kernel
+from ..simd.memory import prefetch
 from ..simd.registers import Code, instruction, is_place
 from ..simd.tiles import (
     TILE,
@@ -26,6 +27,8 @@ from ..simd.tiles import (
 )
 from ..simd.widest import LANES, floats
 from .kv_layout import load_numbers
+
+AHEAD = 96  # columns that are asked for before they are needed: memory answers late
 
 
 def of_rows(acc: Any, w: Any, x: Any, at: Any, stride: Any) -> Any:
@@ -64,7 +67,11 @@ def multiply_tile(panels: Any, store: Any, acc: Any, matrix: Any, panel: int, ro
     x, x_at, x_stride, _ = rows
     y, y_at, y_stride = out
     for c in range(columns):
-        column = panels(w, at + (panel * stored + c) * LANES, stored * LANES)
+        place = at + (panel * stored + c) * LANES
+        if len(acc) <= 8:  # few rows: more reading than computing
+            prefetch(w, place + AHEAD * LANES)
+            prefetch(w, place + (stored + AHEAD) * LANES)
+        column = panels(w, place, stored * LANES)
         acc = fma_rows(acc, column, x, x_at + first * x_stride + c, x_stride)
     store(y, y_at + first * y_stride + panel * LANES, y_stride, acc)
 

@@ -41,7 +41,9 @@ from .quantized import HALVES, SUPER
 STRIP = 2 * LANES  # rows
 W, X, SCALES, OUT, COLS, TOKENS, TILES, STRIDE = range(8)
 JOB = 8  # numbers in a job
-AHEAD = 8192  # bytes of weights asked for before they are needed: memory answers late
+# Bytes of weights asked for before they are needed: memory answers late. Whole tiles do without,
+# since they compute for longer than they read.
+AHEAD = 8192
 COLUMNS = 256  # of a strip of floats at a time: they stay in the nearest cache for all tiles
 
 ints1, ints4, ints_tile = zeros(ints, 1), zeros(ints, 4), zeros(ints, TILE)
@@ -88,7 +90,8 @@ def sum_panels(form: Any, nbytes: int, record: int, acc: Any, none: Any, job: An
         for tile in range(job[TILES]):
             sums = acc
             for b in range(blocks):
-                fetch_ahead(w, panel * nbytes + b * record, record)
+                if tokens < TILE:
+                    fetch_ahead(w, panel * nbytes + b * record, record)
                 x = (codes, scales, (tile * blocks + b) * BLOCK * tokens)
                 sums = form(sums, none, w, panel * nbytes, b, x)
             store_tile1(out, tile * tokens * job[STRIDE] + panel * LANES, job[STRIDE], sums)
@@ -183,7 +186,8 @@ def sum_strips(weights: Any, size: int, acc: Any, job: Any, first: int, last: in
                 sums = acc if begin == 0 else load_tile2(out, place, stride, acc)
                 for c in range(begin, min(begin + COLUMNS, cols)):
                     at = (strip * cols + c) * step
-                    fetch_ahead(w, at, step)
+                    if tokens < TILE:
+                        fetch_ahead(w, at, step)
                     sums = fma_tile(sums, weights(w, at), x, (tile * cols + c) * tokens)
                 store_tile2(out, place, stride, sums)
 

@@ -4,10 +4,12 @@ Atomic functions take an int64 array and an index; they are complete before what
 on every core (sequentially consistent).
 """
 
+import platform
+import sys
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 
 from .registers import INT, Code, instruction, is_place
 from .target import target_is_x86
@@ -63,6 +65,48 @@ def pause(code: Code) -> None:
 def cycles(code: Code) -> Any:
     """The processor's time stamp counter: it runs on at a constant rate, in ticks."""
     return code.call("llvm.readcyclecounter", LONG)
+
+
+@instruction(counters(types.none))
+def sleep_while(code: Code, array: Any, at: Any, value: Any, nanoseconds: Any) -> None:
+    """Sleep until another thread wakes array[at], if that is value; so long at most.
+
+    Only the lower 32 bits are compared. May return for no reason. Who sleeps has the core at once
+    when it wakes; who yields waits for the turn of all others. Source: futex(2). Where the system
+    has none, this yields.
+    """
+    alloca: Any = cgutils.alloca_once
+    seconds = ir.ArrayType(LONG, 2)
+    limit = alloca(code.builder, seconds)
+    number = code.argument(3, nanoseconds, types.int64)
+    parts = code.builder.sdiv(number, SECOND), code.builder.srem(number, SECOND)
+    for place, part in enumerate(parts):
+        code.builder.store(part, code.builder.gep(limit, [LONG(0), LONG(place)]))
+    number = code.argument(2, value, types.int64)
+    futex(code, array, at, PRIVATE_WAIT, number, code.builder.ptrtoint(limit, LONG))
+
+
+@instruction(counters(types.none))
+def wake(code: Code, array: Any, at: Any) -> None:
+    """Wake all threads that sleep at array[at]."""
+    futex(code, array, at, PRIVATE_WAKE, LONG(2**31 - 1), LONG(0))
+
+
+SECOND = LONG(1_000_000_000)  # nanoseconds
+FUTEX = {"x86_64": 202, "aarch64": 98}  # number of the system call, in Linux
+PRIVATE_WAIT, PRIVATE_WAKE = 128, 129
+
+
+def futex(code: Code, array: Any, at: Any, operation: int, value: Any, limit: Any) -> None:
+    number = FUTEX.get(platform.machine()) if sys.platform == "linux" else None
+    if number is None:
+        yield_core.write(code)
+        return
+    kind = ir.FunctionType(LONG, [LONG], var_arg=True)
+    insert: Any = cgutils.get_or_insert_function
+    address = code.builder.ptrtoint(code.place(array, at, LONG), LONG)
+    arguments = [LONG(number), address, LONG(operation), value, limit]
+    code.builder.call(insert(code.builder.module, kind, "syscall"), arguments)
 
 
 @instruction(lambda: types.none)

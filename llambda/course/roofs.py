@@ -1,0 +1,111 @@
+"""All rungs so far on this machine's roof: what every lesson from 07 on ends with.
+
+A rung's place is its decoding: operations for each byte that it reads, and operations a second. It
+stays under two lines, what memory brings and what arithmetic units make. The roof, as lesson 00
+measured it, and the speeds come from the ledger, or are measured on the spot.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import modelfile
+from ..engines import RUNGS
+from ..machine import this_machine
+from ..model import resolve, understand
+from ..probe import fma_peak
+from ..profiling import Cost, costs, roofline, total
+from .ledger import as_number, machine_id, recall, record
+from .plots import INK, LIMIT, OURS, QUIET, figure, finish, label, plain_numbers
+from .progress import NEW_TOKENS, PROMPT, bandwidth, model_name, speed
+
+AS_STORED = ("quantized", "threaded", "fused")  # rungs that read weights as the file has them
+ALL_CORES = ("threaded", "fused")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rung on the roof.
+
+    intensity : operations on floats for each byte read
+    flops : operations a second
+    roof : the most that it could be, with as many threads
+    """
+
+    intensity: float
+    flops: float
+    roof: float
+
+    @property
+    def share(self) -> float:
+        return self.flops / self.roof
+
+
+def roof_so_far(newest: str) -> dict[str, Place]:
+    """Draw all rungs up to `newest` on the roof; their places, by name."""
+    model = model_name()
+    names = list(RUNGS)
+    places = {name: place(model, name) for name in names[: names.index(newest) + 1]}
+    draw(model, places)
+    return places
+
+
+def place(model: str, rung: str) -> Place:
+    cost = cost_of_a_token(model, rung)
+    rates = limits(max if rung in ALL_CORES else min)
+    flops = speed(model, rung) * cost.flops
+    return Place(cost.intensity, flops, roofline(*rates, cost.intensity))
+
+
+def cost_of_a_token(model: str, rung: str) -> Cost:
+    """Of the one in the middle of those that `speed` decodes."""
+    with modelfile.open(resolve(model)) as file:
+        config, tokenizer, weights = understand(file)
+        stored = rung in AS_STORED
+        nbytes = weights.map(lambda weight: weight.nbytes if stored else 4 * weight.size)
+        position = len(tokenizer.encode(PROMPT)) + NEW_TOKENS // 2
+    again = rung == "naive"  # everything before the token is evaluated again
+    parts = costs(config, nbytes, 0 if again else position, position + 1 if again else 1)
+    return total(parts.values())
+
+
+def peak() -> dict[str, float]:
+    """Threads -> operations a second, as lesson 00 measured it; measured now if it did not."""
+    kept = recall("peak")
+    rates = [as_number(rate) for rate in kept.values()] if isinstance(kept, dict) else []
+    if not rates or not all(rate and rate > 0 for rate in rates):
+        most = this_machine().default_threads
+        kept = {str(threads): fma_peak(threads) for threads in sorted({1, most})}
+        record("peak", kept)
+    return kept
+
+
+def limits(which: Callable[[Iterable[float]], float]) -> tuple[float, float]:
+    """Operations and bytes a second: of all threads with max, of one with min."""
+    return which(peak().values()), which(bandwidth().values())
+
+
+def draw(model: str, places: dict[str, Place]) -> None:
+    """Both roofs, of one thread and of all, and a dot for each rung, the newest in colour."""
+    fig, ax = figure(height=4.6)
+    at = [each.intensity for each in places.values()]
+    knee = max(peak().values()) / min(bandwidth().values())
+    intensities = np.geomspace(min(at) / 4, max(knee, *at) * 4, 100)
+    for which, words, line in ((max, "all cores", "-"), (min, "one thread", ":")):
+        roof = [roofline(*limits(which), each) / 1e9 for each in intensities]
+        ax.plot(intensities, roof, color=LIMIT, linestyle=line, label=words)
+    for name, each in places.items():
+        color = OURS if name == list(places)[-1] else QUIET
+        ax.plot(each.intensity, each.flops / 1e9, "o", color=color, markersize=9)
+        words = f"{name}  {each.share:.1%} of its roof"
+        ax.annotate(words, (each.intensity, each.flops / 1e9), (9, 0), textcoords="offset points",
+                    va="center", color=INK, fontsize=9.5)  # fmt: skip
+    ax.set(xscale="log", yscale="log")
+    plain_numbers(ax.xaxis)
+    plain_numbers(ax.yaxis)
+    across = "operations for each byte read (both axes logarithmic)"
+    label(ax, f"{model}: the rungs so far on your roof", across, "billion operations a second")
+    ax.legend(fontsize=9, loc="lower right")
+    fig.supxlabel(machine_id(), fontsize=8, color=QUIET, x=0.99, ha="right")
+    finish(fig)
