@@ -25,7 +25,7 @@ def encode_f16(x: Floats) -> Bytes:
 
 def encode_bf16(x: Floats) -> Bytes:
     """Round to the nearest upper half, ties to even; a NaN stays one, and quiet."""
-    bits = x.view(np.uint32).astype(np.uint64)
+    bits = x.view(np.uint32)
     rounded = bits + 0x7FFF + (bits >> 16 & 1) >> 16
     quiet = bits >> 16 | 0x40
     return np.where(np.isnan(x), quiet, rounded).astype("<u2").view(np.uint8)

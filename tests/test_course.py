@@ -617,6 +617,11 @@ def test_rungs_on_the_roof(rooms: list[int], drawn: list[Any]):
     assert rooms == [1, 2]  # kept
 
 
+def test_words_on_the_roof_stand_apart():
+    assert roofs.apart({"c": 200.0, "a": 10.0, "b": 11.0}, 1.5) == {"a": 10, "b": 15, "c": 200}
+    assert list(roofs.apart({"b": 1.0, "a": 1.0, "c": 1.0}, 2.0).values()) == [1, 2, 4]
+
+
 def test_a_damaged_peak_is_measured_again(rooms: list[int], home: Path):
     for damaged in ("fast", {}, {"1": 0}, {"1": None}):
         ledger.record("peak", damaged)

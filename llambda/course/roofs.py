@@ -7,15 +7,18 @@ measured it, and the speeds come from the ledger, or are measured on the spot.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from .. import modelfile
+from ..config import ModelConfig
 from ..engines import RUNGS
 from ..machine import this_machine
 from ..model import resolve, understand
 from ..probe import fma_peak
 from ..profiling import Cost, costs, roofline, total
+from ..weights import Weights
 from .ledger import as_number, machine_id, recall, record
 from .plots import INK, LIMIT, OURS, QUIET, figure, finish, label, plain_numbers
 from .progress import NEW_TOKENS, PROMPT, bandwidth, model_name, speed
@@ -60,14 +63,21 @@ def place(model: str, rung: str) -> Place:
 
 def cost_of_a_token(model: str, rung: str) -> Cost:
     """Of the one in the middle of those that `speed` decodes."""
-    with modelfile.open(resolve(model)) as file:
-        config, tokenizer, weights = understand(file)
-        stored = rung in AS_STORED
-        nbytes = weights.map(lambda weight: weight.nbytes if stored else 4 * weight.size)
-        position = len(tokenizer.encode(PROMPT)) + NEW_TOKENS // 2
+    config, stored, floats, position = sizes(model)
+    nbytes = stored if rung in AS_STORED else floats
     again = rung == "naive"  # everything before the token is evaluated again
     parts = costs(config, nbytes, 0 if again else position, position + 1 if again else 1)
     return total(parts.values())
+
+
+@lru_cache(maxsize=1)
+def sizes(model: str) -> tuple[ModelConfig, Weights[int], Weights[int], int]:
+    """Config; bytes of the weights as stored and as float32; where the middle token stands."""
+    with modelfile.open(resolve(model)) as file:
+        config, tokenizer, weights = understand(file)
+        position = len(tokenizer.encode(PROMPT)) + NEW_TOKENS // 2
+        stored = weights.map(lambda weight: weight.nbytes)
+        return config, stored, weights.map(lambda weight: 4 * weight.size), position
 
 
 def peak() -> dict[str, float]:
@@ -86,6 +96,15 @@ def limits(which: Callable[[Iterable[float]], float]) -> tuple[float, float]:
     return which(peak().values()), which(bandwidth().values())
 
 
+def apart(heights: dict[str, float], least: float = 1.3) -> dict[str, float]:
+    """Heights on a logarithmic axis where words can be read: each `least` times the one below."""
+    found: dict[str, float] = {}
+    below = 0.0
+    for name in sorted(heights, key=lambda name: heights[name]):
+        found[name] = below = max(heights[name], below * least)
+    return found
+
+
 def draw(model: str, places: dict[str, Place]) -> None:
     """Both roofs, of one thread and of all, and a dot for each rung, the newest in colour."""
     fig, ax = figure(height=4.6)
@@ -98,9 +117,10 @@ def draw(model: str, places: dict[str, Place]) -> None:
     for name, each in places.items():
         color = OURS if name == list(places)[-1] else QUIET
         ax.plot(each.intensity, each.flops / 1e9, "o", color=color, markersize=9)
-        words = f"{name}  {each.share:.1%} of its roof"
-        ax.annotate(words, (each.intensity, each.flops / 1e9), (9, 0), textcoords="offset points",
-                    va="center", color=INK, fontsize=9.5)  # fmt: skip
+    for name, height in apart({name: each.flops for name, each in places.items()}).items():
+        words = f"{name}  {places[name].share:.1%} of its roof"
+        ax.annotate(words, (places[name].intensity, height / 1e9), (9, 0), va="center",
+                    textcoords="offset points", color=INK, fontsize=9.5)  # fmt: skip
     ax.set(xscale="log", yscale="log")
     plain_numbers(ax.xaxis)
     plain_numbers(ax.yaxis)
