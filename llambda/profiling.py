@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from .cache import cache_bytes
@@ -198,8 +198,8 @@ class Cost(NamedTuple):
 
     @property
     def intensity(self) -> float:
-        """Operations on floats for each byte read."""
-        return self.flops / self.nbytes
+        """Operations on floats for each byte read; infinite where none is."""
+        return self.flops / self.nbytes if self.nbytes else inf
 
 
 def costs(

@@ -407,9 +407,11 @@ def habit_complaints(lesson: Lesson) -> list[str]:
     guesses, outcomes = (first_arguments(lesson, name) for name in ("predict", "outcome"))
     if not guesses:
         complaints.append("nothing is predicted")
-    for name in guesses:
-        if name not in outcomes or not name.startswith(f"{lesson.name[:2]}."):
-            complaints.append(f"predicted and not of this lesson, or without an outcome: {name}")
+    here = lesson.name[:2]
+    for name in guesses:  # a later lesson may bring the outcome
+        if name[:2] < here or (name[:2] == here and name not in outcomes):
+            complaints.append(f"predicted and of an earlier lesson, or without an outcome: {name}")
+    complaints += [f"the outcome of a later lesson: {name}" for name in outcomes if name[:2] > here]
     if not any(calls(cell, "show") for _, cell in lesson.code):
         complaints.append("nothing of the package is shown")
     return complaints

@@ -35,6 +35,7 @@ from llambda.course.exercises.base import (
 from llambda.course.mystery import MysteryEngine
 from llambda.engines import RUNGS
 from llambda.engines.naive import NaiveEngine
+from llambda.engines.phases import forward
 from llambda.errors import LlambdaError
 from llambda.ladder import Rung
 from llambda.profiling import costs, total
@@ -516,6 +517,12 @@ def test_decorated_things_of_the_package():
     place, text = sources.source(fma)
     assert place.startswith("llambda/simd/arithmetic.py, line ")
     assert "def fma(" in text
+
+
+def test_a_c_function_is_shown_as_it_is_written():
+    place, text = sources.source(forward)
+    assert place.startswith("llambda/engines/phases.py, line ")
+    assert text.startswith("@foreign\ndef forward(")
 
 
 @pytest.mark.parametrize("thing", [len, np.mean, json, 3, "text", stub])

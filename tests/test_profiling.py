@@ -333,6 +333,7 @@ def test_the_roof_has_two_sides():
     assert most_to_gain(1, 0.25) == 4
     assert most_to_gain(0, 0.25) == 1
     assert Cost(12, 3, 1).intensity == 3
+    assert Cost(12).intensity == np.inf
 
 
 # ---------------------------------------------------------------- ticks

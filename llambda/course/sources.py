@@ -10,8 +10,8 @@ from ..errors import LlambdaError
 from ..paths import PACKAGE
 
 # Where what is no function keeps the one that it was made of: Numba's compiled functions, those of
-# llambda.simd, properties, functools.cached_property and partial.
-INSIDE = ("py_func", "write", "fget", "func")
+# llambda.simd and C functions, properties, functools.cached_property and partial.
+INSIDE = ("py_func", "write", "function", "fget", "func")
 
 
 def written(thing: Any) -> Any:
