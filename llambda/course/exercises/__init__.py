@@ -16,6 +16,12 @@ TOPICS = {
     "04": "forward",
     "05": "generate",
     "06": "kv_cache",
+    "07": "profile",
+    "08": "simd",
+    "09": "quantization",
+    "10": "threads",
+    "11": "engine",
+    "12": "batching",
 }
 
 
