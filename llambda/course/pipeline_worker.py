@@ -111,11 +111,11 @@ def back(stage: Stage, caches: list[PanelCache], job: Job, link: Link) -> Floats
 
 
 def work(rank: int, job: Job, folder: Path) -> None:
-    link = Link(rank, folder)
     with load(job["model"], engine=ENGINE) as model:
         engine = model.engine
         assert isinstance(engine, CachedEngine)
         caches = [PanelCache(engine.config, len(text) + job["new"]) for text in job["texts"]]
+        link = Link(rank, folder)  # not before: if one failed, gloo of the other would complain
         if rank == 0:
             front(Stage(engine, 0, job["cut"]), caches, job, link)
         else:

@@ -78,11 +78,12 @@ def draw(model: str, speeds: Mapping[str, float], roof: float) -> None:
     for row, value in enumerate(speeds.values()):
         newest = row == len(speeds) - 1
         ax.plot(value, row, "o", color=OURS if newest else QUIET, markersize=10)
-        text = f"   {value:,.3g}  ({value / roof:.1%} of the ceiling)"
-        ax.text(value, row, text, va="center", color=INK)
+        text = f"{value:,.3g}  ({value / roof:.1%} of the ceiling)"
+        side = "right" if value > roof / 20 else "left"  # on the dot's left the line is not crossed
+        ax.text(value, row, f"   {text}   ", va="center", ha=side, color=INK)
     ax.set_yticks(range(len(speeds)), list(speeds))
     ax.set(xscale="log", ylim=(len(speeds) - 0.4, -0.6))
-    ax.set_xlim(min(speeds.values()) / 2, roof * 1.6)
+    ax.set_xlim(min(*speeds.values(), roof / 200) / 2, roof * 1.6)
     ax.axvline(roof, color=LIMIT, linestyle="--")
     above = ax.get_xaxis_transform()
     ax.text(roof, 1.02, f"ceiling {roof:,.3g}", transform=above, color=LIMIT, ha="center")
