@@ -48,6 +48,8 @@ def neighbours(settings: Settings) -> list[Goal]:
         for processes, wanted in ((1, 0.4), (threads, 0.25)):
             kept = []
             for _ in range(settings.rounds):
+                with busy(0):
+                    decode_s(engine, state, START, NEW)  # all threads come back
                 quiet = decode_s(engine, state, START, NEW)
                 with busy(processes):
                     kept.append(quiet / decode_s(engine, state, START, NEW))

@@ -13,16 +13,16 @@ from llambda.engines.base import Engine
 from llambda.engines.fused import FusedEngine
 from llambda.errors import plural
 from llambda.kernels import products
-from llambda.kernels.activations import tiled_floats, tiles
+from llambda.kernels.activations import padded_tokens
 from llambda.kernels.aligned import aligned_zeros
 from llambda.kernels.matrix import Matrix, pack
+from llambda.kernels.rows import tile_all_floats
 from llambda.oracle import TorchEngine
 from llambda.probe import fma_peak
 from llambda.profiling import costs, total
 from llambda.race import PAUSE, spread
-from llambda.simd.foreign import call3, longs_at
+from llambda.simd.foreign import longs_at
 from llambda.simd.jit import foreign
-from llambda.simd.tiles import TILE
 from llambda.simd.widest import LANES
 from llambda.tensor import Tensor
 from llambda.threads import share
@@ -74,43 +74,36 @@ def one_shape(
 
 def product(matrix: Matrix, x: np.ndarray, workers: Workers) -> Callable[[], np.ndarray]:
     """All strips of a matrix times all tokens; gives [tokens, padded rows]."""
-    cuts = tiles(len(x))
-    packed = aligned_zeros(sum(cut.width for cut in cuts) * matrix.cols, np.float32)
-    columns = [tiled_floats(x[c.first : c.first + c.tokens], c.width).reshape(-1) for c in cuts]
-    packed[:] = np.concatenate(columns)
+    tokens, stride = len(x), matrix.padded_rows
+    columns = aligned_zeros(padded_tokens(tokens) * matrix.cols, np.float32)
+    tile_all_floats(x, columns)
     weights = aligned_zeros(matrix.data.nbytes, np.uint8)
     weights[:] = matrix.data
-    out = aligned_zeros((len(x) + TILE) * matrix.padded_rows, np.float32)
-    whole = len(x) // TILE
-    runs = [(0, TILE, whole)] if whole else []
-    runs += [(cuts[-1].first, cuts[-1].width, 1)] if len(x) % TILE else []
-    jobs = np.zeros((len(runs), products.JOB), np.int64)
-    for job, (first, width, count) in zip(jobs, runs, strict=True):
-        job[products.W], job[products.COLS] = weights.ctypes.data, matrix.cols
-        job[products.X] = packed[first * matrix.cols :].ctypes.data
-        job[products.OUT] = out[first * matrix.padded_rows :].ctypes.data
-        job[products.TOKENS], job[products.TILES] = width, count
-        job[products.STRIDE] = matrix.padded_rows
-
-    task = np.array(
-        [matrix.form.product.address, jobs.ctypes.data, len(jobs), matrix.strips], np.int64
-    )
+    out = aligned_zeros(padded_tokens(tokens) * stride, np.float32)
+    jobs = np.zeros((workers.threads, products.JOB), np.int64)
+    addresses = [array.ctypes.data for array in (weights, columns, out, jobs)]
+    sizes = [matrix.cols, tokens, stride, matrix.strips]
+    task = np.array([matrix.form.product.address, *addresses, *sizes], np.int64)
 
     def multiply() -> np.ndarray:
         workers.run_compiled(some_strips, task.ctypes.data)
-        assert len(weights) and len(packed)  # jobs only know where they are
-        return out.reshape(-1, matrix.padded_rows)[: len(x)]
+        assert len(weights) and len(columns) and len(jobs)  # the task only knows where they are
+        return out.reshape(-1, stride)[:tokens]
 
     return multiply
 
 
 @foreign
 def some_strips(address: int, rank: int, threads: int) -> None:
-    """A thread's strips in each of some jobs: [product, address of jobs, how many, strips]."""
-    task = longs_at(address, 4)
-    first, last = share(task[3], rank, threads)
-    for number in range(task[2]):
-        call3(task[0], task[1] + 8 * products.JOB * number, first, last)
+    """A thread's strips of the product of a task, as `product` writes it."""
+    task = longs_at(address, 9)
+    function, weights, columns, out, jobs = task[0], task[1], task[2], task[3], task[4]
+    cols, tokens, stride, strips = task[5], task[6], task[7], task[8]
+    first, last = share(strips, rank, threads)
+    job = jobs + 8 * products.JOB * rank
+    products.multiply_tokens(
+        function, job, weights, columns, 4, 0, cols, tokens, out, stride, first, last
+    )
 
 
 def seconds_of(function: Callable[[], object]) -> float:

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .simd.cpu import atomic_add, atomic_load, atomic_store, pause, sleep_while, wake, yield_core
+from .simd.cpu import (
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    nanoseconds,
+    pause,
+    sleep_while,
+    wake,
+    yield_core,
+)
 from .simd.jit import entry, kernel
 
 Control = npt.NDArray[np.int64]
@@ -23,12 +32,15 @@ POSTED = 4 * LINES  # number of the last run that the workers were given
 FINISHED = 5 * LINES  # calls that workers have ended, of all runs
 COMPILED = 6 * LINES  # number of the last run that is a C function's
 FUNCTION, ARGUMENT = COMPILED + 1, COMPILED + 2  # its address and first argument
+PART = COMPILED + 3  # threads that take part in it: those of ranks below
 DONE = 7 * LINES  # workers that have ended it, of those that were awake
-ASLEEP = 8 * LINES  # and a line further for each rank: 1 when that worker must be woken
+LATE = 8 * LINES  # nanoseconds that threads have waited for others that were late, in this run
+ASLEEP = 9 * LINES  # and a line further for each rank: 1 when that worker must be woken
 
-SPINS = 800  # pauses before a thread sleeps: a little more than others take to arrive
+PATIENCE = 100_000  # nanoseconds that a thread spins before it sleeps: others that run are earlier
+SPINS = 100  # pauses from one look at the clock to the next
 NAP = 1_000_000  # nanoseconds of sleep at most: a thread that has failed wakes nobody
-IDLE_ROUNDS = 100  # times that it does so before it goes to sleep: about a millisecond
+IDLE_ROUNDS = 10  # times PATIENCE, a millisecond: how long a thread stays awake for the next run
 TURN = 300  # pauses in which a thread gets through the few lines of Python around a compiled job
 
 
@@ -38,13 +50,15 @@ def new_control(threads: int) -> Control:
 
 
 @kernel
-def reaches(control: Any, at: int, value: int) -> bool:
-    """Whether control[at] is, or within a few microseconds becomes, at least `value`."""
-    for _ in range(SPINS):
-        if atomic_load(control, at) >= value:
-            return True
-        pause()
-    return False
+def reaches(control: Any, at: int, value: int, since: int) -> bool:
+    """Whether control[at] is at least `value`, or becomes so before PATIENCE has passed."""
+    while True:
+        for _ in range(SPINS):
+            if atomic_load(control, at) >= value:
+                return True
+            pause()
+        if nanoseconds() - since > PATIENCE:
+            return False
 
 
 @kernel
@@ -61,10 +75,13 @@ def barrier(control: Any, threads: int) -> bool:
         if atomic_load(control, SLEEPERS) > 0:
             wake(control, PASSED)
     else:
-        while not reaches(control, PASSED, passed + 1) and atomic_load(control, ABORTED) == 0:
-            atomic_add(control, SLEEPERS, 1)
-            sleep_while(control, PASSED, passed, NAP)
-            atomic_add(control, SLEEPERS, -1)
+        since = nanoseconds()
+        if not reaches(control, PASSED, passed + 1, since):
+            while atomic_load(control, PASSED) == passed and atomic_load(control, ABORTED) == 0:
+                atomic_add(control, SLEEPERS, 1)
+                sleep_while(control, PASSED, passed, NAP)
+                atomic_add(control, SLEEPERS, -1)
+            atomic_add(control, LATE, nanoseconds() - since)
     return atomic_load(control, ABORTED) == 0
 
 
@@ -72,7 +89,7 @@ def barrier(control: Any, threads: int) -> bool:
 def linger(control: Any, at: int, value: int) -> None:
     """Return when control[at] is at least `value`, or after about a millisecond."""
     for _ in range(IDLE_ROUNDS):
-        if reaches(control, at, value):
+        if reaches(control, at, value, nanoseconds()):
             return
         yield_core()
 

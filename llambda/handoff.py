@@ -17,31 +17,41 @@ from .barrier import (
     FINISHED,
     FUNCTION,
     LINES,
+    PART,
     POSTED,
     linger,
     reaches,
     take_turns,
 )
-from .simd.cpu import atomic_add, atomic_load, atomic_store, atomic_swap, yield_core
+from .simd.cpu import (
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    atomic_swap,
+    nanoseconds,
+    yield_core,
+)
 from .simd.foreign import call3
 from .simd.jit import entry, kernel
 
 
 @entry
-def post(control: Any, function: int, argument: int, woken: Any) -> int:
-    """Begin a run of the C function (argument, rank, threads) at an address.
+def post(control: Any, function: int, argument: int, part: int, woken: Any) -> int:
+    """Begin a run of the C function (argument, rank, part) at an address.
 
-    woken : int64 [threads]; gets the ranks of workers that sleep, for the caller to wake
+    part : how many threads take part: those of ranks below
+    woken : int64 [part]; gets the ranks of workers that sleep, for the caller to wake
     Returns how many these are.
     """
     number = atomic_load(control, POSTED) + 1
+    atomic_store(control, COMPILED, number)  # first: whoever had no part in the last run, and now
+    atomic_store(control, PART, part)  # sees this part, sees too that it is another run's
     atomic_store(control, DONE, 0)
     atomic_store(control, FUNCTION, function)
     atomic_store(control, ARGUMENT, argument)
-    atomic_store(control, COMPILED, number)
     atomic_store(control, POSTED, number)
     count = 0
-    for rank in range(1, len(woken)):
+    for rank in range(1, part):
         if take(control, ASLEEP + rank * LINES):
             woken[count] = rank
             count += 1
@@ -55,16 +65,16 @@ def take(control: Any, flag: int) -> bool:
 
 
 @entry
-def lead(control: Any, threads: int, awake: int) -> None:
+def lead(control: Any, part: int, awake: int) -> None:
     """Take part in the run as rank 0, and return when `awake` workers have ended it."""
-    call3(atomic_load(control, FUNCTION), atomic_load(control, ARGUMENT), 0, threads)
-    while not reaches(control, DONE, awake):
+    call3(atomic_load(control, FUNCTION), atomic_load(control, ARGUMENT), 0, part)
+    while not reaches(control, DONE, awake, nanoseconds()):
         yield_core()
 
 
 @entry
-def follow(control: Any, rank: int, threads: int, number: int) -> None:
-    """After the run of this number: take part in compiled ones for as long as they come.
+def follow(control: Any, rank: int, number: int) -> None:
+    """After the run of this number: take part in compiled ones while they come, and want this rank.
 
     Returns, with the flag up or taken by the caller, when the inbox has what comes next, or will.
     """
@@ -73,8 +83,9 @@ def follow(control: Any, rank: int, threads: int, number: int) -> None:
     while True:
         linger(control, POSTED, number + 1)
         posted = atomic_load(control, POSTED)
-        if posted > number and atomic_load(control, COMPILED) == posted:
-            call3(atomic_load(control, FUNCTION), atomic_load(control, ARGUMENT), rank, threads)
+        part = atomic_load(control, PART)
+        if posted > number and rank < part and atomic_load(control, COMPILED) == posted:
+            call3(atomic_load(control, FUNCTION), atomic_load(control, ARGUMENT), rank, part)
             number = posted
             atomic_add(control, DONE, 1)
         else:

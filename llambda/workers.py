@@ -12,7 +12,18 @@ from functools import partial
 
 import numpy as np
 
-from .barrier import ABORTED, ARRIVED, ASLEEP, FINISHED, LINES, POSTED, Control, linger, new_control
+from .barrier import (
+    ABORTED,
+    ARRIVED,
+    ASLEEP,
+    FINISHED,
+    LATE,
+    LINES,
+    POSTED,
+    Control,
+    linger,
+    new_control,
+)
 from .errors import require_number
 from .handoff import follow, lead, post
 from .simd.jit import Foreign
@@ -28,7 +39,7 @@ class RunCall(Call):
         self.woken = woken
 
 
-def serve(control: Control, threads: int, inbox: Inbox) -> None:
+def serve(control: Control, inbox: Inbox) -> None:
     """What a worker does. The inbox is the truth; the counters only save it from sleeping."""
     while (call := inbox.get()) is not None:
         assert isinstance(call, RunCall)
@@ -39,7 +50,7 @@ def serve(control: Control, threads: int, inbox: Inbox) -> None:
         call.run()
         rank, number = call.argument, call.number
         del call  # an idle thread keeps nothing alive
-        follow(control, rank, threads, number)
+        follow(control, rank, number)
 
 
 class Workers(Crew):
@@ -53,8 +64,8 @@ class Workers(Crew):
         require_number("threads", threads, 1, math.inf, "1 or more", whole=True)
         self.threads = int(threads)
         self.control = new_control(self.threads)
-        follow(new_control(1), 0, 1, 0)  # compile it here, not in a thread
-        super().__init__(partial(serve, self.control, self.threads), self.threads - 1)
+        follow(new_control(1), 0, 0)  # compile it here, not in a thread
+        super().__init__(partial(serve, self.control), self.threads - 1)
 
     def _forget_threads(self) -> None:
         super()._forget_threads()
@@ -67,8 +78,8 @@ class Workers(Crew):
         self.control[ASLEEP::LINES] = 1  # threads begin at their inboxes
         super()._start()
 
-    def run_compiled(self, function: Foreign, argument: int) -> None:
-        """Call function(argument, rank, threads) in every thread; return when all have ended.
+    def run_compiled(self, function: Foreign, argument: int, part: int | None = None) -> None:
+        """Call function(argument, rank, part) in `part` of the threads; return when all have ended.
 
         From one such run to the next, threads that are awake need no Python, and the caller little.
         An interrupt is noticed before or after; then the threads end, and the next run starts new
@@ -79,16 +90,17 @@ class Workers(Crew):
             if self._closed or len(self._threads) < self._count:
                 self._run(lambda rank: function(argument, rank, self.threads))
             else:
-                self._run_compiled(function, argument)
+                self._run_compiled(function, argument, self.threads if part is None else part)
 
-    def _run_compiled(self, function: Foreign, argument: int) -> None:
-        control, threads = self.control, self.threads
+    def _run_compiled(self, function: Foreign, argument: int, part: int) -> None:
+        control = self.control
         call_off(self._calls)
-        control[ARRIVED] = control[ABORTED] = 0
+        control[ARRIVED] = control[ABORTED] = control[LATE] = 0
         try:
-            count = post(control, function.address, argument, self._woken)
-            calls = [self._wake(function, argument, int(rank)) for rank in self._woken[:count]]
-            lead(control, threads, threads - 1 - count)
+            count = post(control, function.address, argument, part, self._woken)
+            wake = partial(self._wake, function, argument, part=part)
+            calls = [wake(int(rank)) for rank in self._woken[:count]]
+            lead(control, part, part - 1 - count)
             for call in calls:
                 call.wait()
         except BaseException:
@@ -100,9 +112,9 @@ class Workers(Crew):
             self._inboxes, self._threads = [], []
             raise
 
-    def _wake(self, function: Foreign, argument: int, rank: int) -> Call:
+    def _wake(self, function: Foreign, argument: int, rank: int, part: int) -> Call:
         def call_function(rank: int) -> None:
-            function(argument, rank, self.threads)
+            function(argument, rank, part)
 
         call = RunCall(call_function, rank, self.control.item(POSTED), woken=True)
         self._inboxes[rank - 1].put(call)
@@ -136,7 +148,7 @@ class Workers(Crew):
                 raise
 
         call_off(self._calls)
-        control[ARRIVED] = control[ABORTED] = 0
+        control[ARRIVED] = control[ABORTED] = control[LATE] = 0
         finished = control.item(FINISHED)
         number = control.item(POSTED) + 1
         calls = [RunCall(call_job, rank, number, woken=False) for rank in range(1, self.threads)]

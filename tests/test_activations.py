@@ -50,15 +50,28 @@ def assert_rejects(check: Callable[[Run], None], planted: Callable[[str], Run], 
 
 
 def test_how_tokens_are_cut():
+    """Into whole tiles, then into equal ones: the fewest places, and of those the fewest tiles."""
     for n in range(6 * TILE):
         cut = tiles(n)
-        assert [t.first for t in cut] == list(range(0, n, TILE))
-        assert sum(t.tokens for t in cut) == n
-        assert all(t.width == TILE for t in cut[:-1])
-        assert all(t.width == min(widths(t.tokens)) for t in cut)
+        first = 0
+        for tile in cut:
+            assert tile.first == first
+            first += tile.tokens
+        assert first == n
+        assert all(tile.tokens == tile.width for tile in cut[:-1])
+        whole, rest = cut[: n // TILE], cut[n // TILE :]
+        assert all(tile.width == TILE for tile in whole)
+        ways = [(-(-(n % TILE) // width) * width, width) for width in (1, 4, TILE)]
+        if n % TILE > 1:
+            ways = [(places, -width) for places, width in ways if width > 1]
+            assert [tile.width for tile in rest] == [-min(ways)[1]] * len(rest)
+        else:
+            assert [tile.width for tile in rest] == [1] * (n % TILE)
     assert tiles(TILE + 1) == [Tile(0, TILE, TILE), Tile(TILE, 1, 1)]
     assert tiles(2 * TILE + 3)[-1] == Tile(2 * TILE, 3, 4)
-    assert tiles(5) == [Tile(0, 5, TILE)]
+    assert tiles(TILE - 1) == [Tile(0, TILE - 1, TILE)]
+    if TILE == 12:
+        assert tiles(7) == [Tile(0, 4, 4), Tile(4, 3, 4)]
 
 
 def test_compiled_tiles_are_the_same():
@@ -316,9 +329,9 @@ def test_wrong_codes_are_noticed(mistake: str):
     assert_rejects(check_codes, planted_codes, mistake)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, TILE, TILE + 1, 2 * TILE + 3, 3 * TILE + 5])
+@pytest.mark.parametrize("n", [1, 2, 5, TILE - 1, TILE, TILE + 1, 2 * TILE + 3, 3 * TILE + 7])
 def test_tiles_lie_one_behind_the_other(n: int):
-    """Tile i begins at i * TILE * cols, in words of scales at an eighth of that; without a gap."""
+    """A tile of tokens from t on begins at t * cols, its scales at an eighth; without a gap."""
     cols = 96
     x = np.random.default_rng(n).normal(size=(n, cols)).astype(F32)
     room = activations.padded_tokens(n) * cols
@@ -326,10 +339,9 @@ def test_tiles_lie_one_behind_the_other(n: int):
     codes = np.full(room, STALE, np.int8)
     for i in range(activations.tile_count(n)):
         first, tokens, width = activations.tile_of(n, i)
-        at, begin = first * cols, i * TILE * cols
-        row = x.reshape(-1)
-        activations.tile_floats(row, at, cols, tokens, cols, width, floats, begin)
-        activations.tile_codes(row, at, cols, tokens, cols, width, codes, begin, scales, begin // 8)
+        at, row = first * cols, x.reshape(-1)
+        activations.tile_floats(row, at, cols, tokens, cols, width, floats, at)
+        activations.tile_codes(row, at, cols, tokens, cols, width, codes, at, scales, at // 8)
     cut = [(x[t.first : t.first + t.tokens], t.width) for t in tiles(n)]
     both = [activations.tiled_codes(*each) for each in cut]
     wanted = [activations.tiled_floats(*each).reshape(-1) for each in cut]

@@ -366,8 +366,8 @@ def break_off(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Let a rung fail in the midst of its work, or when the fused one has just ended it."""
     whole = Workers.run_compiled
 
-    def step(workers: Workers, function: Any, argument: int) -> None:
-        whole(workers, function, argument)
+    def step(workers: Workers, function: Any, argument: int, part: int) -> None:
+        whole(workers, function, argument, part)
         raise ZeroDivisionError
 
     monkeypatch.setattr(Workers, "run_compiled", step)

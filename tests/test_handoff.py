@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import njit
 
-from llambda.barrier import ABORTED, LINES, barrier
+from llambda.barrier import ABORTED, ASLEEP, LATE, LINES, barrier, new_control
 from llambda.errors import InputError
 from llambda.simd.foreign import longs_at
 from llambda.simd.jit import foreign
@@ -64,6 +65,14 @@ class Counter:
         self.runs += 1
         assert self.calls[:, :, 0].tolist() == [[self.runs, self.runs]] * len(self.calls)
 
+    def compiled_by(self, part: int) -> None:
+        """By the first `part` threads, counted anew."""
+        self.calls[:] = self.runs = 0
+        self.workers.run_compiled(count, self.argument.ctypes.data, part)
+        called = [[1, 1]] * part + [[0, 0]] * (len(self.calls) - part)
+        assert self.calls[:, :, 0].tolist() == called
+        self.calls[:] = 0
+
     def in_python(self) -> None:
         ranks: list[int] = []
         self.workers.run(ranks.append)
@@ -83,6 +92,40 @@ def test_every_worker_takes_part_once(threads: int):
                 case 1:
                     time.sleep(draw.choice([0, 1e-4, 1e-3, 2e-3, 5e-3]))
             counter.compiled()
+
+
+def test_a_run_may_be_some_threads_only():
+    """Whoever has no part goes to sleep, and comes back when it is wanted, at any moment."""
+    counter = Counter(4)
+    draw = random.Random(5)
+    with counter.workers:
+        for _ in range(1000):
+            if draw.randrange(4) == 0:
+                time.sleep(draw.choice([0, 1e-5, 1e-4, 1e-3]))
+            counter.compiled_by(draw.choice([1, 2, 4, 4]))
+        counter.compiled()
+
+
+def test_time_spent_waiting_for_a_late_thread_is_counted():
+    counter = Counter(2)
+    with counter.workers:
+        counter.compiled()
+        meet(new_control(1), 1)  # compiled now, and not while somebody waits
+        counter.workers.run(lambda rank: late_barrier(counter.workers.control, 0.02 * rank))
+        late = counter.workers.control[LATE]
+        assert 19e6 < late < 1e9  # nanoseconds
+        counter.compiled_by(1)
+        assert counter.workers.control[LATE] == 0
+
+
+def late_barrier(control: Any, seconds: float) -> None:
+    time.sleep(seconds)
+    meet(control, 2)
+
+
+@njit(nogil=True)
+def meet(control: Any, threads: int) -> bool:
+    return barrier(control, threads)
 
 
 def test_a_run_that_failed_leaves_nothing_behind():
@@ -202,7 +245,7 @@ def test_atomic_counts_of_the_flags_end_at_one():
         for _ in range(20):
             counter.compiled()
             time.sleep(0.02)
-        flags = counter.workers.control[8 * LINES :: LINES][1:3]
+        flags = counter.workers.control[ASLEEP::LINES][1:3]
         deadline = time.monotonic() + LIMIT / 2
         while flags.tolist() != [1, 1] and time.monotonic() < deadline:
             time.sleep(0.01)

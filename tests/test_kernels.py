@@ -47,7 +47,19 @@ U = 2.0**-24  # what rounding to float32 may cost, relatively
 WHOLE = 2**24  # float32 holds all whole numbers up to it
 F32 = np.float32
 
-COUNTS = [1, 2, 3, 4, 5, TILE - 1, TILE, TILE + 1, 3 * TILE + 2]  # of tokens
+COUNTS = [
+    1,
+    2,
+    3,
+    4,
+    5,
+    TILE - 4,
+    TILE - 1,
+    TILE,
+    TILE + 1,
+    2 * TILE - 5,
+    3 * TILE + 2,
+]  # of tokens
 N = max(COUNTS)
 
 # Rows, rows of a group, and blocks or columns: all of each occur, not all pairs.

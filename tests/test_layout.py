@@ -51,6 +51,7 @@ ORDER = [
     "threads",
     "handoff",
     "workers",
+    "turnout",
     "streaming",
     "engines",
     "oracle",

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -500,6 +501,19 @@ def test_counters_that_many_threads_write():
     assert (before, after, counters.tolist()) == (7, 4, [5, 4, 0])
     assert used(counters)[2] > first
     assert counters.tolist() == [5, 4, 5]
+
+
+def test_the_clock_is_pythons():
+    @njit
+    def now():
+        return cpu.nanoseconds()
+
+    now()
+    before = time.monotonic_ns()
+    seen = now()
+    assert before <= seen <= time.monotonic_ns()
+    time.sleep(1.1)  # so that the seconds count
+    assert now() > before + 1_100_000_000
 
 
 def test_only_counters_of_64_bits_are_atomic():

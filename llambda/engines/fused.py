@@ -6,12 +6,14 @@ the threads share is one arena of packed weights.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..barrier import LATE
 from ..cache import enough_memory
 from ..config import ModelConfig
 from ..errors import InputError
@@ -24,6 +26,7 @@ from ..quants import decode, decode_rows
 from ..simd.compiling import compile_together
 from ..simd.tiles import TILE
 from ..tensor import Tensor
+from ..turnout import Turnout
 from ..weights import Weights, stored_bytes
 from ..workers import Workers
 from . import step as s
@@ -81,6 +84,7 @@ class FusedEngine(Engine):
         compile_together([forward], [*kernels, *products_of(weights)])
         self._plan = Plan(config, weights)
         self._workers = Workers(threads)
+        self._turnout = Turnout(self._workers.threads)
         self._buffers = Buffers(config, CHUNK, threads)
         factors = None if weights.rope_factors is None else decode(weights.rope_factors)
         self._turning = frequencies(config.rope, factors)
@@ -188,7 +192,10 @@ class FusedEngine(Engine):
     def _run_phases(self, first: int, last: int) -> None:
         buffers = self._buffers
         buffers.step[s.FIRST], buffers.step[s.LAST] = first, last
-        self._workers.run_compiled(forward, buffers.address)
+        begin = time.monotonic()
+        self._workers.run_compiled(forward, buffers.address, self._turnout.threads)
+        end = time.monotonic()
+        self._turnout.note(end - begin, self._workers.control[LATE] / 1e9, end)
 
     def _write_step(self, pieces: Sequence[Piece], wanted: Sequence[int], out: Floats) -> None:
         buffers, step = self._buffers, self._buffers.step

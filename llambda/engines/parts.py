@@ -26,14 +26,14 @@ def prepare(step: Any, source: int, stride: int, n: int, cols: int, norm: int, c
 
     source : address of the rows, `stride` numbers apart; `chosen` of the numbers of those to take,
         or 0 for the first n
-    Returns the addresses of floats, codes and scales. One tile every thread makes for itself; of
-    more each makes some, for all.
+    Returns the addresses of floats, codes and scales. Up to TILE rows every thread makes for
+    itself; of more each makes some, for all.
     """
     since = now(step)
     alone = n <= TILE
     own = step[s.OWN] + rank * step[s.OWN_BYTES]
     if alone:
-        first, last, normed = 0, 1, own + step[s.OWN_NORMED]
+        first, last, normed = 0, tile_count(n), own + step[s.OWN_NORMED]
         tiles, codes, scales = (
             own + step[s.OWN_TILES],
             own + step[s.OWN_CODES],

@@ -1,9 +1,9 @@
 """Rows of activations, put in the order in which a matrix product reads them. Lesson 08-09.
 
 A product works on a tile of some tokens at once, and reads the same column of all of them side by
-side. n tokens are cut into tiles of TILE; what is left goes into a last one of 1, 4 or TILE, the
-smallest that holds it, in which zeros stand for the tokens that are missing. So tile i begins at
-token i * TILE, and in memory behind i * TILE * cols numbers.
+side. n tokens are cut into tiles of TILE; what is left goes into a tile of 1, into tiles of 4 if
+these have fewer places than one of TILE, or else into that. Zeros stand for the tokens that are
+missing in the last one. A tile that begins at token t lies in memory behind t * cols numbers.
 
 Floats lie as [column][token]. For quantized weights, 32 columns of a token become a block of codes,
 whole numbers of at most 127, and a scale: x is about d * code. They lie as
@@ -13,6 +13,7 @@ whole numbers of at most 127, and a scale: x is about d * code. They lie as
                                   -sum(codes 0..15) and -sum(codes 16..31)
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,22 +44,35 @@ class Tile(NamedTuple):
 
 def tiles(n: int) -> list[Tile]:
     """How n tokens are cut; a rest of 2, say, goes into a tile that is 4 wide."""
-    cuts = [(first, min(TILE, n - first)) for first in range(0, n, TILE)]
-    return [Tile(*cut, min(width for width in (1, 4, TILE) if width >= cut[1])) for cut in cuts]
+    whole = n // TILE * TILE
+    rest = n - whole
+    width = 1 if rest == 1 else 4 if math.ceil(rest / 4) * 4 < TILE else TILE
+    cuts = [Tile(first, TILE, TILE) for first in range(0, whole, TILE)]
+    return cuts + [Tile(first, min(width, n - first), width) for first in range(whole, n, width)]
+
+
+@inlined
+def rest_width(rest: int) -> int:
+    """The width of tiles for the last tokens, fewer than TILE."""
+    return 1 if rest == 1 else 4 if (rest + 3) // 4 * 4 < TILE else TILE
 
 
 @kernel
 def tile_count(n: int) -> int:
     """len(tiles(n))"""
-    return (n + TILE - 1) // TILE
+    width = rest_width(n % TILE)
+    return n // TILE + (n % TILE + width - 1) // width
 
 
 @kernel
 def tile_of(n: int, i: int) -> Any:
     """tiles(n)[i], as a tuple"""
-    first = i * TILE
-    tokens = min(TILE, n - first)
-    return first, tokens, 1 if tokens == 1 else 4 if tokens <= 4 else TILE
+    whole = n // TILE
+    if i < whole:
+        return i * TILE, TILE, TILE
+    width = rest_width(n % TILE)
+    first = whole * TILE + (i - whole) * width
+    return first, min(width, n - first), width
 
 
 @entry

@@ -36,7 +36,7 @@ from ..simd.foreign import floats_at, halves_at, longs_at
 from ..simd.jit import entry, foreign, inlined, inner
 from ..simd.tiles import TILE
 from ..simd.widest import LANES
-from .activations import padded_tokens, tile_count
+from .activations import padded_tokens
 from .kv_layout import head_size, up_to_lanes
 from .panels import multiply
 from .softmax import softmax_row
@@ -209,7 +209,7 @@ def mix(array_at: Any, job: Any, first: int, last: int) -> None:
 
 @inlined
 def tiles_of(job: Any, sequence: Any) -> int:
-    return tile_count(sequence[NEW] * job[GROUP])
+    return (sequence[NEW] * job[GROUP] + TILE - 1) // TILE
 
 
 @inner

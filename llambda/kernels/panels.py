@@ -13,7 +13,6 @@ from ..simd.jit import inlined, kernel
 from ..simd.memory import prefetch
 from ..simd.registers import Code, instruction, is_place
 from ..simd.tiles import (
-    TILE,
     floats1,
     floats4,
     floats_tile,
@@ -26,6 +25,7 @@ from ..simd.tiles import (
     store_tile2,
 )
 from ..simd.widest import LANES, floats
+from .activations import tile_count, tile_of
 from .kv_layout import load_numbers
 
 AHEAD = 96  # columns that are asked for before they are needed: memory answers late
@@ -80,10 +80,11 @@ def multiply_tile(panels: Any, store: Any, acc: Any, matrix: Any, panel: int, ro
 def multiply_rows(panels: Any, store: Any, acc1: Any, acc4: Any, acc_tile: Any, matrix: Any,
                   panel: int, rows: Any, out: Any) -> None:  # fmt: skip
     count = rows[3]
-    for first in range(0, count, TILE):
-        if count - first == 1:
+    for i in range(tile_count(count)):
+        first, _, width = tile_of(count, i)
+        if width == 1:
             multiply_tile(panels, store, acc1, matrix, panel, rows, first, out)
-        elif count - first <= 4:
+        elif width == 4:
             multiply_tile(panels, store, acc4, matrix, panel, rows, first, out)
         else:
             multiply_tile(panels, store, acc_tile, matrix, panel, rows, first, out)

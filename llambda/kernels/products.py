@@ -59,7 +59,7 @@ def fetch_ahead(w: Any, at: int, nbytes: int) -> None:
 @kernel
 def multiply_tokens(product: int, job_at: int, w: int, x: int, size: int, scales: int, cols: int,
                     n: int, out: int, stride: int, first: int, last: int) -> None:  # fmt: skip
-    """Strips first to last times n tokens: a call for all whole tiles, and one for the rest.
+    """Strips first to last times n tokens: a call for all whole tiles, and one for the others.
 
     product : address of one of the C functions below
     job_at : address of JOB int64, to write in

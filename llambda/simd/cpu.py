@@ -6,6 +6,7 @@ on every core (sequentially consistent).
 
 import platform
 import sys
+import time
 from typing import Any
 
 from llvmlite import ir
@@ -67,23 +68,41 @@ def cycles(code: Code) -> Any:
     return code.call("llvm.readcyclecounter", LONG)
 
 
+@instruction(lambda: types.int64)
+def nanoseconds(code: Code) -> Any:
+    """time.monotonic_ns()"""
+    insert: Any = cgutils.get_or_insert_function
+    time_at = pair_of(code, LONG(0), LONG(0))
+    kind = ir.FunctionType(INT, [INT, LONG.as_pointer()])
+    function = insert(code.builder.module, kind, "clock_gettime")
+    code.builder.call(function, [INT(time.CLOCK_MONOTONIC), time_at])
+    rest_at = code.builder.gep(time_at, [LONG(1)])
+    seconds, rest = code.builder.load(time_at), code.builder.load(rest_at)
+    return code.builder.add(code.builder.mul(seconds, SECOND), rest)
+
+
+def pair_of(code: Code, first: Any, second: Any) -> Any:
+    """Address of two numbers on the stack, as the system takes and gives times."""
+    alloca: Any = cgutils.alloca_once
+    pair = alloca(code.builder, ir.ArrayType(LONG, 2))
+    at = [code.builder.gep(pair, [LONG(0), LONG(place)]) for place in (0, 1)]
+    for place, number in zip(at, (first, second), strict=True):
+        code.builder.store(number, place)
+    return at[0]
+
+
 @instruction(counters(types.none))
-def sleep_while(code: Code, array: Any, at: Any, value: Any, nanoseconds: Any) -> None:
-    """Sleep until another thread wakes array[at], if that is value; so long at most.
+def sleep_while(code: Code, array: Any, at: Any, value: Any, limit: Any) -> None:
+    """Sleep until another thread wakes array[at], if that is value; `limit` nanoseconds at most.
 
     Only the lower 32 bits are compared. May return for no reason. Who sleeps has the core at once
     when it wakes; who yields waits for the turn of all others. Source: futex(2). Where the system
     has none, this yields.
     """
-    alloca: Any = cgutils.alloca_once
-    seconds = ir.ArrayType(LONG, 2)
-    limit = alloca(code.builder, seconds)
-    number = code.argument(3, nanoseconds, types.int64)
-    parts = code.builder.sdiv(number, SECOND), code.builder.srem(number, SECOND)
-    for place, part in enumerate(parts):
-        code.builder.store(part, code.builder.gep(limit, [LONG(0), LONG(place)]))
+    most = code.argument(3, limit, types.int64)
+    limit_at = pair_of(code, code.builder.sdiv(most, SECOND), code.builder.srem(most, SECOND))
     number = code.argument(2, value, types.int64)
-    futex(code, array, at, PRIVATE_WAIT, number, code.builder.ptrtoint(limit, LONG))
+    futex(code, array, at, PRIVATE_WAIT, number, code.builder.ptrtoint(limit_at, LONG))
 
 
 @instruction(counters(types.none))
@@ -97,7 +116,7 @@ FUTEX = {"x86_64": 202, "aarch64": 98}  # number of the system call, in Linux
 PRIVATE_WAIT, PRIVATE_WAKE = 128, 129
 
 
-def futex(code: Code, array: Any, at: Any, operation: int, value: Any, limit: Any) -> None:
+def futex(code: Code, array: Any, at: Any, operation: int, value: Any, limit_at: Any) -> None:
     number = FUTEX.get(platform.machine()) if sys.platform == "linux" else None
     if number is None:
         yield_core.write(code)
@@ -105,7 +124,7 @@ def futex(code: Code, array: Any, at: Any, operation: int, value: Any, limit: An
     kind = ir.FunctionType(LONG, [LONG], var_arg=True)
     insert: Any = cgutils.get_or_insert_function
     address = code.builder.ptrtoint(code.place(array, at, LONG), LONG)
-    arguments = [LONG(number), address, LONG(operation), value, limit]
+    arguments = [LONG(number), address, LONG(operation), value, limit_at]
     code.builder.call(insert(code.builder.module, kind, "syscall"), arguments)
 
 
