@@ -8,6 +8,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
@@ -49,11 +50,6 @@ def names(prefix: str) -> list[str]:
     return sorted(file.stem for file in entry_file(f"{prefix}x").parent.glob(f"{prefix}*.json"))
 
 
-def recall_number(name: str) -> float | None:
-    """The value of an entry if it is a finite number."""
-    return as_number(recall(name))
-
-
 def as_number(value: object) -> float | None:
     """A finite number as a float, whatever its type; None for all else."""
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -63,6 +59,25 @@ def as_number(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def rate(name: str, measure: Callable[[], float]) -> float:
+    """A positive number of this machine: from the ledger, else measured now and kept there."""
+    kept = as_number(recall(name))
+    if kept is None or kept <= 0:
+        kept = measure()
+        record(name, kept)
+    return kept
+
+
+def rates(name: str, measure: Callable[[], Mapping[int, float]]) -> dict[str, float]:
+    """The same of several: number of threads -> a positive number."""
+    kept = recall(name)
+    numbers = [as_number(value) for value in kept.values()] if isinstance(kept, dict) else []
+    if not numbers or not all(number and number > 0 for number in numbers):
+        kept = {str(threads): number for threads, number in measure().items()}
+        record(name, kept)
+    return kept
 
 
 def record(name: str, value: Any) -> None:

@@ -13,7 +13,7 @@ from ..ladder import Rung, measure
 from ..machine import this_machine
 from ..model import load, resolve
 from ..probe import bandwidth_curve, ceiling_tokens_per_s
-from .ledger import as_number, machine_id, recall, recall_number, record
+from .ledger import machine_id, rate, rates
 from .plots import INK, LIMIT, OURS, QUIET, figure, finish, label, plain_numbers
 
 PROMPT = "The class statement"
@@ -41,12 +41,7 @@ def model_name() -> str:
 
 def speed(model: str, rung: str) -> float:
     """Tokens a second while decoding: from the ledger, else measured and kept there."""
-    name = f"rung.{model}.{rung}"
-    kept = recall_number(name)
-    if kept is None or kept <= 0:
-        kept = run(model, rung).decode_tok_s
-        record(name, kept)
-    return kept
+    return rate(f"rung.{model}.{rung}", lambda: run(model, rung).decode_tok_s)
 
 
 def run(model: str, rung: str) -> Rung:
@@ -63,13 +58,7 @@ def ceiling(model: str) -> float:
 
 def bandwidth() -> dict[str, float]:
     """Threads -> bytes a second, as lesson 00 measured it; measured now if it did not."""
-    kept = recall("bandwidth")
-    rates = [as_number(rate) for rate in kept.values()] if isinstance(kept, dict) else []
-    if not rates or not all(rate and rate > 0 for rate in rates):
-        curve = bandwidth_curve(this_machine().default_threads)
-        kept = {str(threads): rate for threads, rate in curve.items()}
-        record("bandwidth", kept)
-    return kept
+    return rates("bandwidth", lambda: bandwidth_curve(this_machine().default_threads))
 
 
 def draw(model: str, speeds: Mapping[str, float], roof: float) -> None:

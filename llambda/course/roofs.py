@@ -19,7 +19,7 @@ from ..model import resolve, understand
 from ..probe import fma_peak
 from ..profiling import Cost, costs, roofline, total
 from ..weights import Weights
-from .ledger import as_number, machine_id, recall, record
+from .ledger import machine_id, rates
 from .plots import INK, LIMIT, OURS, QUIET, figure, finish, label, plain_numbers
 from .progress import NEW_TOKENS, PROMPT, bandwidth, model_name, speed
 
@@ -82,13 +82,8 @@ def sizes(model: str) -> tuple[ModelConfig, Weights[int], Weights[int], int]:
 
 def peak() -> dict[str, float]:
     """Threads -> operations a second, as lesson 00 measured it; measured now if it did not."""
-    kept = recall("peak")
-    rates = [as_number(rate) for rate in kept.values()] if isinstance(kept, dict) else []
-    if not rates or not all(rate and rate > 0 for rate in rates):
-        most = this_machine().default_threads
-        kept = {str(threads): fma_peak(threads) for threads in sorted({1, most})}
-        record("peak", kept)
-    return kept
+    most = this_machine().default_threads
+    return rates("peak", lambda: {threads: fma_peak(threads) for threads in sorted({1, most})})
 
 
 def limits(which: Callable[[Iterable[float]], float]) -> tuple[float, float]:

@@ -1,8 +1,9 @@
 """The ladder of lesson 11, drawn while it is measured: every rung, PyTorch and llama.cpp."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ...oracle import TorchEngine
 from ...rival import LlamaCpp
 from ...tensor import Tensor
 from ...weights import Weights
-from ..ledger import machine_id, recall_number, record
+from ..ledger import machine_id, rate
 from ..plots import INK, LIMIT, OURS, QUIET, REFERENCE, figure, label, plain_numbers
 from ..progress import NEW_TOKENS, PROMPT, ceiling, model_name
 
@@ -87,15 +88,8 @@ def speeds(model: str) -> Iterator[tuple[str, float]]:
         config, tokenizer, weights = understand(file)
         ids = tokenizer.encode(PROMPT)
         for name, make in engines(config, weights, path, threads):
-            entry = f"rung.{model}.{name}"
-            speed = recall_number(entry)
-            if speed is None or speed <= 0:
-                try:
-                    speed = decoding_speed(make, ids)
-                except MissingPackageError:
-                    continue
-                record(entry, speed)
-            yield name, speed
+            with suppress(MissingPackageError):
+                yield name, rate(f"rung.{model}.{name}", partial(decoding_speed, make, ids))
 
 
 # ---------------------------------------------------------------- drawing
