@@ -6,6 +6,7 @@ fewer threads are faster: one core of one's own is better than two halves.
 
 WINDOW = 0.01  # seconds of runs that are judged together
 TOO_LATE = 0.4  # share of them that threads waited for others that were late
+WARNINGS = 3  # windows in a row that are bad until a thread must rest: fewer may be a hiccup
 REST = 0.5  # seconds until one more is tried
 
 
@@ -15,7 +16,7 @@ class Turnout:
     def __init__(self, most: int):
         self.threads = self._most = most
         self._seconds = self._late = 0.0
-        self._warned = False
+        self._warnings = 0
         self._next_try = 0.0
 
     def note(self, seconds: float, late: float, now: float) -> None:
@@ -28,11 +29,13 @@ class Turnout:
             self._judge(self.threads > 1 and share > TOO_LATE, now)
 
     def _judge(self, bad: bool, now: float) -> None:
-        """Two bad windows cost a thread, since one may be a hiccup; one does when it was tried."""
-        if bad and self._warned:
-            self.threads -= 1
-            self._next_try = now + REST
-        elif bad or self.threads == self._most:
-            self._warned = bad
+        """A thread that has come back on trial must rest again after one bad window."""
+        if bad:
+            self._warnings += 1
+            if self._warnings >= WARNINGS:
+                self.threads -= 1
+                self._next_try = now + REST
+        elif self.threads == self._most:
+            self._warnings = 0
         elif now >= self._next_try:
             self.threads += 1

@@ -42,8 +42,8 @@ STRIP = 2 * LANES  # rows
 W, X, SCALES, OUT, COLS, TOKENS, TILES, STRIDE = range(8)
 JOB = 8  # numbers in a job
 # Bytes of weights asked for before they are needed: memory answers late. Whole tiles do without,
-# since they compute for longer than they read.
-AHEAD = 8192
+# since they compute for longer than they read. How many is measured.
+CODES_AHEAD, FLOATS_AHEAD = 8192, 2048
 COLUMNS = 256  # of a strip of floats at a time: they stay in the nearest cache for all tiles
 
 ints1, ints4, ints_tile = zeros(ints, 1), zeros(ints, 4), zeros(ints, TILE)
@@ -52,7 +52,7 @@ shorts1, shorts4, shorts_tile = zeros(shorts, 1), zeros(shorts, 4), zeros(shorts
 
 @inlined
 def fetch_ahead(w: Any, at: int, nbytes: int) -> None:
-    for line in range(at + AHEAD, at + AHEAD + nbytes, ALIGNMENT):
+    for line in range(at, at + nbytes, ALIGNMENT):
         prefetch(w, line)
 
 
@@ -91,7 +91,7 @@ def sum_panels(form: Any, nbytes: int, record: int, acc: Any, none: Any, job: An
             sums = acc
             for b in range(blocks):
                 if tokens < TILE:
-                    fetch_ahead(w, panel * nbytes + b * record, record)
+                    fetch_ahead(w, panel * nbytes + b * record + CODES_AHEAD, record)
                 x = (codes, scales, (tile * blocks + b) * BLOCK * tokens)
                 sums = form(sums, none, w, panel * nbytes, b, x)
             store_tile1(out, tile * tokens * job[STRIDE] + panel * LANES, job[STRIDE], sums)
@@ -187,7 +187,7 @@ def sum_strips(weights: Any, size: int, acc: Any, job: Any, first: int, last: in
                 for c in range(begin, min(begin + COLUMNS, cols)):
                     at = (strip * cols + c) * step
                     if tokens < TILE:
-                        fetch_ahead(w, at, step)
+                        fetch_ahead(w, at + FLOATS_AHEAD, step)
                     sums = fma_tile(sums, weights(w, at), x, (tile * cols + c) * tokens)
                 store_tile2(out, place, stride, sums)
 
