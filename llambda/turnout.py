@@ -4,9 +4,8 @@ At a barrier all wait for the one thread that has lost its core, hundreds of tim
 fewer threads are faster: one core of one's own is better than two halves.
 """
 
-WINDOW = 0.01  # seconds of runs that are judged together
-TOO_LATE = 0.4  # share of them that threads waited for others that were late
-WARNINGS = 3  # windows in a row that are bad until a thread must rest: fewer may be a hiccup
+FORGIVEN = 0.4  # share of the time in which a thread may wait for others that are late
+LIMIT = 0.012  # seconds beyond that, until one thread less takes part: more than a hiccup
 REST = 0.5  # seconds until one more is tried
 
 
@@ -15,27 +14,18 @@ class Turnout:
 
     def __init__(self, most: int):
         self.threads = self._most = most
-        self._seconds = self._late = 0.0
-        self._warnings = 0
+        self._lost = 0.0  # seconds, beyond what is forgiven
         self._next_try = 0.0
 
     def note(self, seconds: float, late: float, now: float) -> None:
         """A run took so many seconds, and its threads together waited `late` of them; now: time."""
-        self._seconds += seconds
-        self._late += late
-        if self._seconds >= WINDOW:
-            share = self._late / max(1, self.threads - 1) / self._seconds
-            self._seconds = self._late = 0.0
-            self._judge(self.threads > 1 and share > TOO_LATE, now)
-
-    def _judge(self, bad: bool, now: float) -> None:
-        """A thread that has come back on trial must rest again after one bad window."""
-        if bad:
-            self._warnings += 1
-            if self._warnings >= WARNINGS:
-                self.threads -= 1
-                self._next_try = now + REST
-        elif self.threads == self._most:
-            self._warnings = 0
-        elif now >= self._next_try:
+        late_each = late / max(1, self.threads - 1)
+        self._lost = max(0.0, self._lost + late_each - FORGIVEN * seconds)
+        if self.threads > 1 and self._lost > LIMIT:
+            self.threads -= 1
+            self._lost = 0.0
+            self._next_try = now + REST
+        elif self.threads < self._most and now >= self._next_try:
             self.threads += 1
+            self._lost = LIMIT / 2  # it comes back on trial
+            self._next_try = now + REST
