@@ -270,6 +270,22 @@ def mostly_scalar(w, x, y):
         y[r] = total(add(a, b)) + s
 
 
+@njit
+def four_rows_at_once(w, x, y):
+    """The kernel from the text, for any length of row; but not for any number of rows."""
+    n = len(x)
+    for r in range(0, len(y), 4):
+        a = b = c = d = splat_f32x8(0)
+        for i in range(0, n, 8):
+            at, left = r * n + i, n - i
+            v = load_first_f32x8(x, i, left)
+            a = fma(load_first_f32x8(w, at, left), v, a)
+            b = fma(load_first_f32x8(w, at + n, left), v, b)
+            c = fma(load_first_f32x8(w, at + 2 * n, left), v, c)
+            d = fma(load_first_f32x8(w, at + 3 * n, left), v, d)
+        y[r], y[r + 1], y[r + 2], y[r + 3] = total(a), total(b), total(c), total(d)
+
+
 RIGHT = {"A": 1, "B": 16, "C": 1, "D": 4, "E": 4}
 
 WRONG = {
@@ -297,6 +313,7 @@ WRONG = {
         ("+ for registers", adds_registers, "Registers have `add`"),
         ("another function", uses_others, "Use no others"),
         ("something else", one_off, "Row r begins at"),
+        ("four rows at once", four_rows_at_once, "behind the last row"),
         ("half of it scalar", mostly_scalar, "called 256 times"),
     ],
     "08.2": [

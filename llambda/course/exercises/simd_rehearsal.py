@@ -63,11 +63,12 @@ class Notes:
             return slice(0, 0)
         if not 0 <= at <= len(array) - count:
             name = self.names.get(id(array), "an array")
-            advice = (
-                "A row has one sum: `total(v)` adds the lanes of a register."
-                if name == "y"
-                else "What lies beyond belongs to somebody else. Take the first few lanes only."
-            )
+            if name == "y":
+                advice = "A row has one sum: `total(v)` adds the lanes of a register."
+            elif name == "w" and at >= len(array):
+                advice = "That is behind the last row: there may be any number of rows, len(y)."
+            else:
+                advice = "What lies beyond belongs to somebody else. Take the first few lanes only."
             raise Wrong(
                 f"{name}[{at}:{at + count}] is asked for, and {name} has {len(array)} elements. "
                 f"{advice}"

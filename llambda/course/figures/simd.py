@@ -136,10 +136,13 @@ BYTES = 4  # a weight
 COLOURS = (QUIET, AMBER, PINK, GREEN, SKY, BLUE)
 
 
-def sizes(rates: Mapping[str, Mapping[tuple[int, int], float]], caches: Sequence[Cache]) -> None:
+def sizes(
+    rates: Mapping[str, Mapping[tuple[int, int], float]], caches: Sequence[Cache], reading: float
+) -> None:
     """Bytes of weights a second by the size of the matrix, for several kernels.
 
     rates : kernel -> (rows, columns) -> weights that it multiplies in a second
+    reading : bytes of the largest matrix a second, for who only reads them
     """
     fig, ax = figure(height=4.8)
     shapes = sorted({shape for curve in rates.values() for shape in curve})
@@ -147,6 +150,7 @@ def sizes(rates: Mapping[str, Mapping[tuple[int, int], float]], caches: Sequence
         weights = [rows * columns for rows, columns in curve]
         values = [BYTES * rate / 1e9 for rate in curve.values()]
         ax.plot(weights, values, "o-", color=colour, label=name, markersize=4)
+    ax.axhline(reading / 1e9, color=LIMIT, linestyle="--", linewidth=1.2, label="only read")
     ax.set(xscale="log", yscale="log")
     ax.set_xticks([rows * columns for rows, columns in shapes], [f"{r} x {c}" for r, c in shapes],
                   fontsize=9.5)  # fmt: skip

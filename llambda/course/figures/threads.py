@@ -192,7 +192,7 @@ def by_threads(rates: Mapping[str, Mapping[int, float]], physical: int, logical:
     """How much more several threads do than one, by their number; where the cores end."""
     fig, ax = figure(height=3.6)
     counts = sorted({n for curve in rates.values() for n in curve})
-    ax.plot(counts, counts, color=QUIET, linewidth=1, linestyle=":", label="if all were equal")
+    ax.plot(counts, counts, color=QUIET, linewidth=1, linestyle=":", label="each as much as one")
     for (name, curve), colour in zip(rates.items(), SERIES, strict=False):
         ax.plot(list(curve), [r / curve[1] for r in curve.values()], "o-", color=colour, label=name)
     for cores, words in {logical: "usable logical cores", physical: "physical cores"}.items():
