@@ -84,13 +84,14 @@ print(f"8 tokens one after the other: {1e3 * apart:.1f} ms; together: {1e3 * joi
 outcome("12.eight", "tokens/s of 8 texts together over one after the other", apart / joined)
 
 # %% [markdown]
-# Eight times the work, and nothing like eight times the time. So the time did not go into the work. It went into what both
-# ways do differently: to make a token, an engine reads *every weight of the model*. One after the other, eight times; together,
-# once.
+# The same work in less time. So part of the time does not go into the work. It goes into what the two ways do differently: to
+# make a token, an engine reads *every weight of the model*. One after the other, eight times; together, once. (How much that
+# saves depends on the machine and on the format of the weights. At the end of the lesson you can say why it is not more.)
 #
 # A weight that has come all the way from memory is used for two operations, a multiplication and an addition, and is gone. In
-# that time the cores could have done dozens (lesson 00). A **batch** gives them something to do: two operations for each text.
-# This lesson builds it from the bottom: first the arithmetic, then the texts, then the people.
+# the time in which the four bytes of a float32 weight come in, a core could have done dozens (lesson 00). A **batch** gives it
+# something to do: two operations for each text. This lesson builds it from the bottom: first the arithmetic, then the texts,
+# then the people.
 #
 # ## Build: count the loads
 #
@@ -326,10 +327,11 @@ print(f"{TILE} tokens one by one: {1e3 * one:.2f} ms, {flops / one / 1e9:.0f} GF
 print(f"{TILE} tokens in a tile:  {1e3 * tile:.2f} ms, {flops / tile / 1e9:.0f} GFLOP/s")
 
 # %% [markdown]
-# The finished form is in `kernels/products.py`. Two things are added. It asks for weights before they are needed
-# (`fetch_ahead`), and with more tokens than one tile it walks over 256 columns of a strip with all tiles before it goes on, so
-# that those weights are still in the nearest cache. What is left after the full tiles goes into one more, which is 1, 4 or
-# `TILE` tokens wide.
+# The finished form is in `kernels/products.py`. Two things are added. With narrow tiles it asks for weights before they are
+# needed (`fetch_ahead`), and with several tiles it walks over 256 columns of a strip with all of them before it goes on, so
+# that those weights are still in the nearest cache. A call has tiles of one width: 1, 4 or `TILE`. What is left after the full
+# tiles gets a second call: a single token with a tile of its own, more of them with tiles of 4 if these have fewer places than
+# one of `TILE`, else with that. (Places without a token hold zeros.)
 
 # %% tags=["nbval-ignore-output"]
 from llambda.course import show
@@ -371,8 +373,8 @@ print(f"96 tokens in one call {1e3 * whole:.0f} ms, in 96 calls {1e3 * single:.0
 #
 # ## Build: tokens of different texts
 #
-# Which operation of a model has to know *whose* token it is working on? Go through a layer. Its matrices are called q, k, v and o (for
-# attention), gate, up and down (for the feed-forward part):
+# Which operation of a model has to know *whose* token it is working on? Go through a layer. Its matrices are called q, k, v
+# and o (for attention), gate, up and down (for the feed-forward part):
 
 # %% tags=["nbval-ignore-output", "core"]
 from llambda.course.figures.batching import layer_of_texts
@@ -798,9 +800,9 @@ stages({f"{name}: {kind}": log}, "milliseconds")
 # waits. Two threads that share every matrix (lessons 10 and 11) have no such bubble.
 #
 # The last line has the most to gain. How large the bubble of four micro-batches is, the fourth exercise asks you. What else
-# is missing you find in the picture: turns of unequal length, waits in the middle, two threads that want Python's lock for a
-# moment between two operations, two cores that may be halves of one. (With `tiny` such moments are nearly all there is, and a
-# pipeline only costs.)
+# is missing you find in the picture: turns of unequal length (of each part the head takes the last token alone, so stage 1
+# has less to do than with single tokens), two threads that want Python's lock for a moment between two operations, two cores
+# that may be halves of one. (With `tiny` such moments are nearly all there is, and a pipeline only costs.)
 #
 # The second line has the same bubble, and something else against it. Its micro-batches hold one token each, so each of them
 # reads all weights of its stage. Both threads read, at the same time, over the same wires: **one bus feeds both stages**. Count
@@ -1095,8 +1097,24 @@ def products_a_second(n):
 one_matrix = {n: products_a_second(n) for n in SIZES}
 
 # %% [markdown]
+# First the time itself, and the tiles. Guess before you look: what takes longer, 16 tokens or 24?
+
+# %% tags=["nbval-ignore-output", "core"]
+from llambda.kernels import activations
+
+for n, rate in one_matrix.items():
+    widths = [tile.width for tile in activations.tiles(n)]
+    print(f"{n:>2} tokens: {1e3 * n / rate:>5.1f} ms, in tiles of {widths}")
+
+# %% [markdown]
+# The second to the fourth token are nearly free: they come along while the matrix is read. And two tiles of one width need not
+# take twice as long as one, since the matrix still comes once. But narrow tiles behind full ones are a second call, and **the
+# second call reads the matrix again**. So a batch of 16 can take longer than one of 24 (with a `TILE` of 6, one of 8 longer
+# than one of 12): it matters less how many tokens there are than how often the weights come by.
+#
 # Then the whole model, on all cores. `costs` counts its bytes and operations for one token (lesson 07). Keys and values are each
-# text's own: a batch reads them *B* times, and the weights once.
+# text's own: a batch reads them *B* times, and the weights once. (Close other programs that are busy: the engine leaves them a
+# core, works with fewer threads, and your dots sink.)
 
 # %%
 from llambda.profiling import costs, total
@@ -1152,12 +1170,15 @@ under_both_roofs(
 # %% [markdown]
 # Read the left panel first. While the batch is small the dots climb with the slope: twice the tokens for twice the batch, at no
 # cost. Then they bend, at the crossover at the latest, since nothing passes the ceiling. They bend earlier if reading and
-# computing take turns, where the roof lets them overlap, or if tiles are not full. Tiles are 1, 4 or `TILE` wide. So on the
-# way from 4 tokens to `TILE` each further one is free, and one more than that takes another tile: look for steps. (Dots above
-# the slope? Then the matrix comes out of a cache, faster than the memory that was measured. On large servers 113 MB fit in.)
+# computing take turns, where the roof lets them overlap (a full tile does not ask for its weights ahead), and they dip where the
+# weights come twice. (Dots above the slope? Then the matrix comes out of a cache, faster than the memory that was measured. On
+# large servers 113 MB fit in.)
 #
-# On the right is everything that a model does besides: attention over each text's own cache, norms, unpacking of four-bit
-# weights. None of that is shared by a batch, so the bend is rounder and the ceiling further away.
+# On the right is everything that a model does besides: attention over each text's own cache, norms, the scales of quantized
+# numbers. A batch shares none of that. The codes are unpacked once for each tile, however wide it is. So the ceiling is further
+# away. (The dips are shallower: a small matrix is still in a cache when it is read again.) And where a weight has less than a
+# byte, the slope is steep: one text already comes close to what memory brings, and after a few more there is hardly any reading
+# left to save. Fewer bits and larger batches win the same thing, the time that went into reading, and it can be won only once.
 #
 # The same dots on lesson 07's roof. The *intensity*, operations for each byte read, is what a batch changes: each point is
 # further to the **right** than the one before. The roof itself does not move.

@@ -287,6 +287,24 @@ def forgets_the_last(engine, places, requests):
     return loop(engine, places, requests[:-1])
 
 
+def stops_when_nobody_waits(engine, places, requests):
+    answers, waiting, running, free = [[] for _ in requests], deque(requests), [], list(places)
+    while waiting:
+        while waiting and free:
+            place = free.pop()
+            place.truncate(0)
+            running.append((answers[len(requests) - len(waiting)], place, waiting.popleft()))
+        following = engine.forward([p for _, p, _ in running], [ids for _, _, ids in running])
+        before, running = running, []
+        for (answer, place, _), token in zip(before, following, strict=True):
+            answer.append(token)
+            if token == END:
+                free.append(place)
+            else:
+                running.append((answer, place, [token]))
+    return answers
+
+
 def all_at_once(engine, places, requests):
     return loop(engine, [type(places[0])([]) for _ in requests], requests)
 
@@ -337,6 +355,7 @@ WRONG = {
         ("never ends", never_ends, "a text is over when"),
         ("a call for nobody", calls_for_nobody, "a call for nobody"),
         ("nothing returned", returns_nothing, "not None"),
+        ("stops when nobody waits", stops_when_nobody_waits, "stops before its END"),
         ("the last one forgotten", forgets_the_last, "6 answers for 7"),
         ("places of one's own", all_at_once, "none of those given"),
     ],

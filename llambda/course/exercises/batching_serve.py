@@ -197,6 +197,14 @@ ANSWER_MISTAKES: list[tuple[Explains, str]] = [
         "a place is emptied while its text is still running, and the text forgets what came "
         "before. Empty it once, when its request joins.",
     ),
+    (
+        lambda got, wanted, prompts, engine: (
+            len(got) == len(wanted)
+            and all(g == w[: len(g)] for g, w in zip(got, wanted, strict=True))
+        ),
+        "an answer stops before its END. When nobody waits any more, some are still running: go on "
+        "until they have ended, too.",
+    ),
 ]
 
 
