@@ -41,8 +41,8 @@ from .quantized import HALVES, SUPER
 STRIP = 2 * LANES  # rows
 W, X, SCALES, OUT, COLS, TOKENS, TILES, STRIDE = range(8)
 JOB = 8  # numbers in a job
-# Bytes of weights asked for before they are needed: memory answers late. Whole tiles do without,
-# since they compute for longer than they read. How many is measured.
+# Bytes of weights asked for before they are needed: memory answers late. The first tile asks, and
+# the others find near what it has read. How many is measured.
 CODES_AHEAD, FLOATS_AHEAD = 8192, 2048
 COLUMNS = 256  # of a strip of floats at a time: they stay in the nearest cache for all tiles
 
@@ -90,7 +90,7 @@ def sum_panels(form: Any, nbytes: int, record: int, acc: Any, none: Any, job: An
         for tile in range(job[TILES]):
             sums = acc
             for b in range(blocks):
-                if tokens < TILE:
+                if tile == 0:
                     fetch_ahead(w, panel * nbytes + b * record + CODES_AHEAD, record)
                 x = (codes, scales, (tile * blocks + b) * BLOCK * tokens)
                 sums = form(sums, none, w, panel * nbytes, b, x)
@@ -186,7 +186,7 @@ def sum_strips(weights: Any, size: int, acc: Any, job: Any, first: int, last: in
                 sums = acc if begin == 0 else load_tile2(out, place, stride, acc)
                 for c in range(begin, min(begin + COLUMNS, cols)):
                     at = (strip * cols + c) * step
-                    if tokens < TILE:
+                    if tile == 0:
                         fetch_ahead(w, at + FLOATS_AHEAD, step)
                     sums = fma_tile(sums, weights(w, at), x, (tile * cols + c) * tokens)
                 store_tile2(out, place, stride, sums)

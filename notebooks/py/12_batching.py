@@ -327,7 +327,7 @@ print(f"{TILE} tokens one by one: {1e3 * one:.2f} ms, {flops / one / 1e9:.0f} GF
 print(f"{TILE} tokens in a tile:  {1e3 * tile:.2f} ms, {flops / tile / 1e9:.0f} GFLOP/s")
 
 # %% [markdown]
-# The finished form is in `kernels/products.py`. Two things are added. With narrow tiles it asks for weights before they are
+# The finished form is in `kernels/products.py`. Two things are added. With the first tile it asks for weights before they are
 # needed (`fetch_ahead`), and with several tiles it walks over 256 columns of a strip with all of them before it goes on, so
 # that those weights are still in the nearest cache. A call has tiles of one width: 1, 4 or `TILE`. What is left after the full
 # tiles gets a second call: a single token with a tile of its own, more of them with tiles of 4 if these have fewer places than
