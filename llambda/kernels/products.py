@@ -90,7 +90,7 @@ def sum_panels(form: Any, nbytes: int, record: int, acc: Any, none: Any, job: An
         for tile in range(job[TILES]):
             sums = acc
             for b in range(blocks):
-                if tile == 0:
+                if tokens < TILE or tile == 0:
                     fetch_ahead(w, panel * nbytes + b * record + CODES_AHEAD, record)
                 x = (codes, scales, (tile * blocks + b) * BLOCK * tokens)
                 sums = form(sums, none, w, panel * nbytes, b, x)
@@ -186,7 +186,7 @@ def sum_strips(weights: Any, size: int, acc: Any, job: Any, first: int, last: in
                 sums = acc if begin == 0 else load_tile2(out, place, stride, acc)
                 for c in range(begin, min(begin + COLUMNS, cols)):
                     at = (strip * cols + c) * step
-                    if tile == 0:
+                    if tokens < TILE or tile == 0:
                         fetch_ahead(w, at + FLOATS_AHEAD, step)
                     sums = fma_tile(sums, weights(w, at), x, (tile * cols + c) * tokens)
                 store_tile2(out, place, stride, sums)
