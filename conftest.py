@@ -4,9 +4,10 @@ The options are in pyproject.toml. Here: only the lessons themselves are collect
 data cache of its own, and a summary at the end says how long each took.
 """
 
+import fcntl
 from collections import defaultdict
-from collections.abc import Generator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -24,12 +25,20 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if copy else None
 
 
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Kernels that start at once, under xdist, may choose the same free port; then one dies."""
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     """A kernel starts in the setup of its notebook's first cell, and keeps what it inherits."""
     if not isinstance(item, IPyNbCell) or item.parent.kernel is not None:
         return (yield)
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+    with one_at_a_time(), ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         for name, value in stack.enter_context(private_home()).items():
             patch.setenv(name, value)
         item.config.add_cleanup(stack.pop_all().close)
