@@ -278,7 +278,3 @@ COMMANDS = {
     "tour": run_tour,
     "lesson": run_lesson,
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

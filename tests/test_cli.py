@@ -630,6 +630,30 @@ def test_an_interrupt_ends_it(long: Path, tmp_path: Path):
     assert events(tmp_path / "log")[-1]["finish_reason"] == "cancelled"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize("module", ["numpy", "numba", "llambda.cli"])
+def test_an_interrupt_during_the_imports_ends_it(module: str):
+    """As it ends any program: without a word. Where it is ignored (nohup), it stays so."""
+    script = (
+        "import os, runpy, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.argv = ['llambda', '--version']\n"
+        "runpy.run_module('llambda', run_name='__main__')\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+    ignoring = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + script
+    command = [sys.executable, "-c", ignoring]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"llambda {llambda.__version__}\n"
+
+
 @needs_full
 def test_a_full_disk(small: Path, tmp_path: Path):
     page = str(one_page(tmp_path))

@@ -102,3 +102,16 @@ def test_memory_is_measured():
     assert after < during - 50
     assert peak >= during - 1
     assert 1 < resident_mb() <= peak_resident_mb() + 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a peak is a process's own anyway")
+def test_the_peak_is_not_that_of_whoever_started_the_process():
+    # The middle process holds 400 MB when it starts the inner one.
+    inner = "from llambda.eventlog import peak_resident_mb; print(peak_resident_mb())"
+    middle = (
+        "import subprocess, sys\n"
+        "block = bytearray(b'x' * 400_000_000)\n"
+        f"subprocess.run([sys.executable, '-c', {inner!r}], check=True)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", middle], capture_output=True, text=True, check=True)
+    assert 1 < float(out.stdout) < 300
