@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from llambda.barrier import ABORTED, ASLEEP, LATE, LINES, barrier, new_control
+from llambda.barrier import ABORTED, ARRIVED, ASLEEP, LATE, LINES, barrier, new_control
 from llambda.errors import InputError
 from llambda.simd.foreign import longs_at
 from llambda.simd.jit import foreign
@@ -111,15 +111,20 @@ def test_time_spent_waiting_for_a_late_thread_is_counted():
     with counter.workers:
         counter.compiled()
         meet(new_control(1), 1)  # compiled now, and not while somebody waits
-        counter.workers.run(lambda rank: late_barrier(counter.workers.control, 0.02 * rank))
-        late = counter.workers.control[LATE]
-        assert 19e6 < late < 1e9  # nanoseconds
+        control = counter.workers.control
+        since = time.perf_counter_ns()
+        counter.workers.run(lambda rank: late(control) if rank else meet(control, 2))
+        counted = control[LATE]
+        assert 20e6 <= counted <= time.perf_counter_ns() - since
         counter.compiled_by(1)
-        assert counter.workers.control[LATE] == 0
+        assert control[LATE] == 0
 
 
-def late_barrier(control: Any, seconds: float) -> None:
-    time.sleep(seconds)
+def late(control: Any) -> None:
+    """20 ms after the other, whenever that comes."""
+    while control[ARRIVED] == 0:
+        time.sleep(0.001)
+    time.sleep(0.02)
     meet(control, 2)
 
 
