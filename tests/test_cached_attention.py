@@ -6,8 +6,12 @@ and NUMBA_CPU_FEATURES= (empty).
 """
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -460,3 +464,26 @@ def test_rows_that_lie_apart_times_registers():
     assert np.array_equal(out[1:].reshape(three, -1)[:, :-1], x[:, 2:6] @ pairs)
     assert out[0] == 77
     assert (out[1:].reshape(three, -1)[:, -1] == 77).all()
+
+
+def test_kinds_compiled_by_different_processes_go_together(tmp_path: Path):
+    """Kept machine code is linked by name: those of one kind must not go for the other's."""
+    program = (
+        "import sys\n"
+        "from test_cached_attention import USUAL, assert_is_attention, ca, decoded, sequence\n"
+        "for kind in sys.argv[1:]:\n"
+        "    _ = [getattr(ca, f'{phase}_{kind}').address for phase in ('score', 'mix')]\n"
+        "for kind in sys.argv[1:]:\n"
+        "    s = sequence(USUAL, 21, kind)\n"
+        "    assert_is_attention(decoded([s]), s, 20)\n"
+    )
+    environment = {
+        **os.environ,
+        "LLAMBDA_HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONHASHSEED": "0",  # Numba counts functions in the order in which it meets them
+    }
+    for kinds in (["f32"], ["f16"], ["f32", "f16"], ["f16", "f32"]):
+        command = [sys.executable, "-c", program, *kinds]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, (kinds, done.stderr)

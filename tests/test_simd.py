@@ -5,8 +5,10 @@ test the portable forms.
 """
 
 import functools
+import importlib
 import math
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import pytest
 from numba import njit
 from numba.core.errors import TypingError
 
+import llambda
 from llambda.simd import arithmetic, cpu, integers, listing, memory, registers, target
 from llambda.simd.arithmetic import add, fma, splat_f32x8, total
 from llambda.simd.memory import load_f32x8, store
@@ -575,3 +578,15 @@ def test_meanings_are_evaluated_in_numpy():
 def planted(code: Any, a: Any, b: Any) -> Any:
     """a - b"""
     return code.builder.fadd(a, b)
+
+
+def test_each_instruction_has_a_name_of_its_own():
+    """It becomes part of the names by which kept machine code is linked."""
+    found: dict[str, set[int]] = {}
+    for info in pkgutil.walk_packages(llambda.__path__, "llambda."):
+        if info.name.startswith(("llambda.simd.", "llambda.kernels.", "llambda.engines.")):
+            for value in vars(importlib.import_module(info.name)).values():
+                if hasattr(value, "write") and hasattr(value, "_defn"):
+                    found.setdefault(str(value), set()).add(id(value))
+    assert len(found) > 60
+    assert [name for name, made in found.items() if len(made) > 1] == []

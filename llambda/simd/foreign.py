@@ -17,11 +17,11 @@ def are_integers(*numbers: Any) -> bool:
     return all(isinstance(number, types.Integer) for number in numbers)
 
 
-def array_of(element: Any) -> Any:
+def array_of(element: Any, name: str) -> Any:
     """A function (address, n) that gives n elements in memory as an array of one axis."""
     kind = types.Array(element, 1, "C")
 
-    @instruction(lambda address, n: kind if are_integers(address, n) else None)
+    @instruction(lambda address, n: kind if are_integers(address, n) else None, name)
     def array_at(code: Code, address: Any, n: Any) -> Any:
         """np.frombuffer(memory, dtype, n, offset=address)"""
         b, context = code.builder, code.context
@@ -43,8 +43,8 @@ def array_of(element: Any) -> Any:
     return array_at
 
 
-bytes_at, halves_at = array_of(types.uint8), array_of(types.uint16)
-floats_at, longs_at = array_of(types.float32), array_of(types.int64)
+bytes_at, halves_at = array_of(types.uint8, "bytes_at"), array_of(types.uint16, "halves_at")
+floats_at, longs_at = array_of(types.float32, "floats_at"), array_of(types.int64, "longs_at")
 
 
 @instruction(lambda address, a, b, c: types.none if are_integers(address, a, b, c) else None)

@@ -105,12 +105,16 @@ class Code:
         return int(self.signature.args[0].dtype.bitwidth) // 8
 
 
-def instruction(typing: Typing) -> Callable[[Callable[..., Any]], Any]:
+def instruction(typing: Typing, name: str = "") -> Callable[[Callable[..., Any]], Any]:
     """Make a function for compiled code of one that writes code.
 
     `typing` gets the types of the arguments, and gives the result's type or None, which makes
     Numba say that there is no such function for these types. What writes the code remains at
     hand as `.write`, for functions that are made of others.
+
+    `name`, where one function writes several, must be each one's own: it becomes part of the names
+    of the compiled functions that it is an argument of. Of two with one name, compiled by two
+    processes and kept, a third process would take the first for both.
     """
 
     def make(write: Callable[..., Any]) -> Any:
@@ -130,6 +134,8 @@ def instruction(typing: Typing) -> Callable[[Callable[..., Any]], Any]:
         )
         for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
             setattr(typed, attribute, getattr(write, attribute))
+        if name:
+            typed.__name__ = name
         made: Any = intrinsic(typed)
         made.write = write
         return made

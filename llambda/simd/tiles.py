@@ -10,6 +10,7 @@ one vector. `x` is what the call reads from x[at] on: a number for each token, o
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -26,10 +27,11 @@ several: Any = types.UniTuple
 TILE = 12 if LANES == 16 else 6  # tokens, so that two sums for each leave registers to work with
 
 
+@cache
 def zeros(vector: Vector, count: int) -> Any:
     """A function () that gives `count` registers of zeros."""
 
-    @instruction(lambda: several(vector, count))
+    @instruction(lambda: several(vector, count), f"{vector}_zeros_{count}")
     def tile(code: Code) -> Any:
         """np.zeros((count, lanes), dtype)"""
         kind = code.context.get_value_type(vector)
