@@ -1,7 +1,8 @@
 """What makes the lessons tests: `pytest` runs every notebook in notebooks/ and compares (nbval).
 
 The options are in pyproject.toml. Here: only the lessons themselves are collected, each with a
-data cache of its own, and a summary at the end says how long each took.
+data cache of its own, and a summary at the end says how long each took, and shows what tests have
+recorded: `record_property("table", (heading, text))`. Texts under one heading stand together.
 """
 
 import fcntl
@@ -48,17 +49,19 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Seconds a notebook, its kernel's start included; and tables that tests have recorded."""
     seconds: dict[str, float] = defaultdict(float)
-    tables = []
+    tables: dict[str, list[str]] = defaultdict(list)
     for report in chain.from_iterable(terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
             file, _, cell = report.nodeid.partition("::")
             if cell and file.endswith(".ipynb"):
                 seconds[file] += report.duration
             if report.when == "call":
-                tables += [text for name, text in report.user_properties if name == "table"]
-    for table in tables:
-        terminalreporter.section("the lessons in figures")
-        terminalreporter.write_line(table)
+                for heading, text in (v for name, v in report.user_properties if name == "table"):
+                    tables[heading].append(text)
+    for heading, texts in tables.items():
+        terminalreporter.section(heading)
+        for text in sorted(texts):  # workers finish in any order
+            terminalreporter.write_line(text)
     if seconds:
         terminalreporter.section("seconds a notebook")
         for file, duration in sorted(seconds.items()):

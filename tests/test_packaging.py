@@ -176,14 +176,26 @@ def targets(makefile: str) -> set[str]:
 
 
 def command_complaints(readme: str, makefile: str, ci: str) -> list[str]:
-    """README's commands exist in the Makefile, and CI runs the very same test command."""
+    """README's commands exist in the Makefile, and CI runs the very same test command, no more."""
     code = re.findall(r"(?ms:```.*?```)|`[^`\n]+`|(?m:^ {4}.*$)", readme)
     named = set(re.findall(r"\bmake ([a-z]+)", "\n".join(code)))
     complaints = [f"README does not name make {name}" for name in {"tour", "test"} - named]
     complaints += [f"README names make {n}, no target" for n in named - targets(makefile)]
-    if not re.search(r"^phase make test$", ci, re.MULTILINE):
-        complaints.append(".ci/run does not run make test")
+    runs = {command.strip() for command in re.findall(r"^phase ([^|#\n]+)", ci, re.MULTILINE)}
+    complaints += [f".ci/run does not run {name}" for name in {"make test"} - runs]
+    before = {"make .venv/test.done", ".venv/bin/llambda fetch smollm2"}
+    complaints += [f".ci/run runs more: {name}" for name in sorted(runs - before - {"make test"})]
     return complaints
+
+
+def tool_complaints(makefile: str, contributing: str) -> list[str]:
+    """What `make test` runs is what CONTRIBUTING.md says, in this order, and portable forms too."""
+    recipe = re.findall(r"(?m)^test:.*\n((?:\t.*\n)+)", makefile)[0]
+    tools = re.findall(r"\$\(BIN\)/([a-z]+(?: [a-z]+)?(?: --check)?)", recipe)
+    said = re.findall(r"`make test` runs ([^.]*?), in this order", contributing)[0]
+    complaints = [] if re.findall("`([^`]+)`", said) == list(dict.fromkeys(tools)) else [said]
+    portable = "NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= $(BIN)/pytest"
+    return complaints + ([] if portable in recipe else ["portable forms are not tested"])
 
 
 # --- as things are --------------------------------------------------------------------------
@@ -236,6 +248,9 @@ def test_environment_agrees_with_constraints():
 
 def test_readme_makefile_and_ci_agree():
     assert_none(command_complaints(read("README.md"), read("Makefile"), read(".ci/run")))
+    assert_none(tool_complaints(read("Makefile"), read("CONTRIBUTING.md")))
+    names = re.findall(r"PORTABLE := \$\(patsubst %,tests/test_%.py,(.*)\)", read("Makefile"))[0]
+    assert all((ROOT / f"tests/test_{name}.py").is_file() for name in names.split())
 
 
 def test_makefile_and_pyproject_want_the_same_python():
@@ -304,11 +319,23 @@ def test_make_says_in_one_line_what_python_lacks(tmp_path: Path, before: str, me
     assert not (tmp_path / ".venv").exists()
 
 
+def test_the_environment_that_builds_the_package_is_pinned_too(tmp_path: Path):
+    """What pip starts to build it inherits the variables, and no option."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    script(tmp_path / ".venv/bin/pip", "")
+    told = 'echo "$PIP_CONSTRAINT $PIP_BUILD_CONSTRAINT" > log'
+    script(tmp_path / ".venv/bin/python", told)
+    done = run(["make", ".venv/core.done"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "log").read_text() == "constraints.txt constraints.txt\n"
+
+
 @pytest.mark.parametrize(
     ("failures", "log"),
     [
-        (0, ["make .venv/test.done ", "fetch smollm2", "make test 1", "kernels generic"]),
-        (1, ["make .venv/test.done ", *["fetch smollm2"] * 2, "make test 1", "kernels generic"]),
+        (0, ["make .venv/test.done ", "fetch smollm2", "make test 1"]),
+        (1, ["make .venv/test.done ", "fetch smollm2", "fetch smollm2", "make test 1"]),
         (2, ["make .venv/test.done ", "fetch smollm2", "fetch smollm2"]),
     ],
 )
@@ -321,7 +348,6 @@ def test_ci_fetches_with_one_retry_and_then_requires_the_model(
     script(tmp_path / "bin/make", 'echo "make $* $LLAMBDA_REQUIRE_REAL" >> log')
     fetch = f'echo "$*" >> log; [ $(grep -c fetch log) -gt {failures} ]'
     script(tmp_path / ".venv/bin/llambda", fetch)
-    script(tmp_path / ".venv/bin/pytest", 'echo "kernels $NUMBA_CPU_NAME" >> log')
     path = f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}"
     done = run([str(ci)], tmp_path, PATH=path, LLAMBDA_REQUIRE_REAL="")
     assert (tmp_path / "log").read_text().splitlines() == log
@@ -437,6 +463,26 @@ def test_commands_that_do_not_exist_are_noticed():
     ]
     assert command_complaints("`make tour`", makefile, ci) == ["README does not name make test"]
     assert command_complaints(readme, makefile, "phase pytest") == [
-        ".ci/run does not run make test"
+        ".ci/run does not run make test",
+        ".ci/run runs more: pytest",
     ]
     assert command_complaints(readme, makefile.replace("test:", ""), ci)
+    surplus = f"{ci}phase env A=1 .venv/bin/pytest tests/test_simd.py\n"
+    assert command_complaints(readme, makefile, surplus) == [
+        ".ci/run runs more: env A=1 .venv/bin/pytest tests/test_simd.py"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("\t$(BIN)/mypy\n", ""),
+        ("ruff format --check", "ruff format"),
+        ("\t$(BIN)/mypy\n", "\t$(BIN)/mypy\n\t$(BIN)/lychee\n"),
+        ("NUMBA_CPU_NAME=generic", ""),
+    ],
+)
+def test_a_tool_that_is_not_told_of_is_noticed(old: str, new: str):
+    makefile = read("Makefile")
+    assert old in makefile
+    assert tool_complaints(makefile.replace(old, new), read("CONTRIBUTING.md"))
