@@ -41,8 +41,9 @@ def neighbours(settings: Settings) -> list[Goal]:
     found = []
     with ExitStack() as stack:
         file = stack.enter_context(modelfile.open(resolve("smollm2")))
-        config, _, weights = understand(file)
-        engine = stack.enter_context(closing(FusedEngine(config, weights, threads)))
+        config, _, _ = understand(file)
+        tensors = modelfile.read_weights(file, config)
+        engine = stack.enter_context(closing(FusedEngine(config, tensors, threads)))
         state = engine.new_state(START + NEW)
         decode_s(engine, state, START, NEW)
         for processes, wanted in ((1, 0.4), (threads, 0.25)):
@@ -81,7 +82,8 @@ def position(settings: Settings) -> list[Goal]:
     with ExitStack() as stack:
         file = stack.enter_context(modelfile.open(resolve("smollm2")))
         config, _, weights = understand(file)
-        engine = stack.enter_context(closing(FusedEngine(config, weights, threads)))
+        tensors = modelfile.read_weights(file, config)
+        engine = stack.enter_context(closing(FusedEngine(config, tensors, threads)))
         states = {start: engine.new_state(start + STEPS) for start in (NEAR, FAR)}
         bytes_far, bytes_near = (
             bytes_per_token(engine, weights, s + STEPS // 2) for s in (FAR, NEAR)

@@ -49,10 +49,11 @@ def duel(kind: str, threads: int, rival: str, settings: Settings) -> Duel:
     with ExitStack() as stack:
         file = stack.enter_context(modelfile.open(path))
         config, tokenizer, weights = understand(file)
+        tensors = modelfile.read_weights(file, config)
         makers: dict[str, Callable[[], Engine]] = {
-            "fused": lambda: FusedEngine(config, weights, threads),
+            "fused": lambda: FusedEngine(config, tensors, threads),
             "llama.cpp": lambda: LlamaCpp(config, path, threads),
-            "pytorch": lambda: TorchEngine(config, weights, threads),
+            "pytorch": lambda: TorchEngine(config, tensors, threads),
         }
         engines = {name: stack.enter_context(closing(makers[name]())) for name in ("fused", rival)}
         stream = stack.enter_context(Stream(threads))
@@ -62,7 +63,7 @@ def duel(kind: str, threads: int, rival: str, settings: Settings) -> Duel:
         token_bytes = {
             name: bytes_per_token(engine, weights, position) for name, engine in engines.items()
         }
-        stored = weights.map(lambda tensor: tensor.nbytes)
+        stored = tensors.map(lambda tensor: tensor.nbytes)
         flops = total(costs(config, stored, 0, PROMPT).values()).flops
     return Duel(run, token_bytes, flops, fma_peak(threads, LANES))
 

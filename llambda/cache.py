@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .config import ModelConfig
-from .errors import ContextError, InputError, ResourceError, plural
+from .errors import ContextError, InputError, ResourceError, plural, require_number
 
 Floats = npt.NDArray[np.float32]
 
+MOST_POSITIONS = 2**31 - 1  # so that no product of sizes is beyond compiled code's int64
 NUMBER_BYTES = {"f32": 4, "f16": 2}  # of the numbers that a cache may hold
 
 
@@ -29,9 +30,16 @@ def cache_bytes(config: ModelConfig, context: int, numbers: str = "f32") -> int:
     return math.prod(cache_shape(config, context)) * NUMBER_BYTES[numbers]
 
 
+def check_positions(context: int) -> None:
+    """Raise InputError unless it is a number of positions that there can be."""
+    wanted = f"1 to {MOST_POSITIONS:,}"
+    require_number("context", context, 1, MOST_POSITIONS, wanted, whole=True)
+
+
 @contextmanager
 def enough_memory(config: ModelConfig, context: int, numbers: str = "f32") -> Iterator[None]:
     """Make an error with its remedy of the system's refusal."""
+    check_positions(context)
     try:
         yield
     except MemoryError as error:

@@ -116,10 +116,18 @@ class Settings:
             raise self.invalid(key, value, "true or false")
         return value
 
+    def token_ids(self, key: str) -> None:
+        """One token id or some, which only a tokenizer needs: refused if they are anything else."""
+        value = self.take(key)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if any(type(each) is not int for each in ids):
+            raise self.invalid(key, value, "a token id or a list of them")
+
     def expect(self, key: str, *neutral: Any) -> None:
         """A setting that is implemented for its neutral values only, absence among them."""
         value = self.take(key)
-        if value is not None and value not in neutral:
+        alike = [each for each in neutral if isinstance(value, bool) == isinstance(each, bool)]
+        if value is not None and value not in alike:  # for Python, True is 1
             raise self.unsupported(key, value)
 
     def finish(self, ignored: Iterable[str] = ()) -> None:
@@ -170,7 +178,7 @@ def from_gguf(metadata: dict[str, Any], where: Path) -> ModelConfig:
         raise UnsupportedError(
             f"architecture {short(architecture)} is not supported",
             where=where,
-            fix="Use a model of the llama architecture (Llama 2 and 3, SmolLM 1 and 2, TinyLlama).",
+            fix="Use a model of the llama architecture, such as SmolLM2 or Llama 3.",
         )
     prefix = f"{architecture}."
     own = {k: v for k, v in metadata.items() if k.startswith(prefix)}

@@ -12,20 +12,21 @@ from .errors import ModelFileError, UnsupportedError
 
 DEFAULT_BASE = 10000.0
 
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
 # Settings of training, of bookkeeping and of text generation: none of them touches a logit.
 IGNORED = frozenset(
     """
     _attn_implementation_autoset _name_or_path attention_dropout bad_words_ids begin_suppress_tokens
-    bos_token_id chunk_size_feed_forward decoder_start_token_id diversity_penalty do_sample dtype
-    early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty
-    finetuning_task forced_bos_token_id forced_eos_token_id id2label initializer_range is_decoder
-    is_llama_config label2id length_penalty max_length min_length no_repeat_ngram_size
-    num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
-    output_scores pad_token_id prefix pretraining_tp problem_type remove_invalid_values
-    repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens
-    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype
-    torchscript transformers.js_config transformers_version typical_p unk_token_id unsloth_fixed
-    unsloth_version use_bfloat16 use_cache
+    chunk_size_feed_forward decoder_start_token_id diversity_penalty do_sample dtype early_stopping
+    encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id id2label initializer_range is_decoder is_llama_config
+    label2id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams
+    num_return_sequences output_attentions output_hidden_states output_scores prefix pretraining_tp
+    problem_type remove_invalid_values repetition_penalty return_dict return_dict_in_generate
+    sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class
+    top_k top_p torch_dtype torchscript transformers.js_config transformers_version typical_p
+    unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache
     """.split()
 )
 
@@ -40,12 +41,12 @@ def from_hf(values: dict[str, Any], where: Path) -> ModelConfig:
             where=where,
             fix="Give a model's folder as transformers saves it.",
         )
-    classes = settings.take("architectures") or ["LlamaForCausalLM"]
-    if kind != ARCHITECTURE or classes != ["LlamaForCausalLM"]:
+    classes = settings.take("architectures", [])
+    if kind != ARCHITECTURE or classes not in ([], ["LlamaForCausalLM"]):
         raise UnsupportedError(
             f"model_type {short(kind)}, architectures {short(classes)} is not supported",
             where=where,
-            fix="Use a model of the llama architecture (Llama 2 and 3, SmolLM 1 and 2, TinyLlama).",
+            fix="Use a model of the llama architecture, such as SmolLM2 or Llama 3.",
         )
     dim = settings.count("hidden_size")
     n_heads = settings.count("num_attention_heads")
@@ -67,7 +68,9 @@ def from_hf(values: dict[str, Any], where: Path) -> ModelConfig:
         attention_bias=settings.flag("attention_bias") or False,
         mlp_bias=settings.flag("mlp_bias") or False,
     )
-    settings.expect("hidden_act", "silu")
+    for key in TOKEN_IDS:
+        settings.token_ids(key)
+    settings.expect("hidden_act", "silu", "swish")
     settings.expect("rope_interleaved", False)
     settings.expect("partial_rotary_factor", 1.0)
     settings.expect("is_encoder_decoder", False)

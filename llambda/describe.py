@@ -58,13 +58,13 @@ def count_types(file: TensorFile) -> dict[str, dict[str, int]]:
 def what_runs(file: TensorFile) -> dict[str, Any]:
     """The engine that would run the file and the memory it would take, or why none can."""
     try:
-        config, _, tensors = understand(file)
+        config, _, weights = understand(file)
     except LlambdaError as error:
         return {"engine": None, "why": error.what, "fix": error.fix}
     return {
         "engine": BEST,
         "config": asdict(config),
-        "weight_memory_bytes": RUNGS[BEST].weight_bytes(tensors),
+        "weight_memory_bytes": RUNGS[BEST].weight_bytes(weights),
         "cache_bytes_per_position": cache_bytes(config, 1),
     }
 

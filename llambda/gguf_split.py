@@ -26,33 +26,41 @@ def is_split(file: TensorFile) -> bool:
     return count > 1
 
 
+def part_paths(path: Path) -> list[Path]:
+    """All parts of a model, by the name of one of them. None if the name is not a part's."""
+    match = SPLIT_NAME.fullmatch(path.name)
+    if match is None:
+        return []
+    numbers = range(1, int(match["count"]) + 1)
+    return [path.with_name(f"{match['stem']}-{i:05}-of-{match['count']}.gguf") for i in numbers]
+
+
 def join_parts(first: TensorFile, open_part: Callable[[Path], TensorFile]) -> TensorFile:
     """All parts of a split model as one file, given its first part."""
     path, count = first.path, first.metadata["split.count"]
-    match = SPLIT_NAME.fullmatch(path.name)
-    if match is None or int(match["count"]) != count:
+    parts, match = part_paths(path), SPLIT_NAME.fullmatch(path.name)
+    if match is None or len(parts) != count:
         raise ModelFileError(
             f"one of {count} parts, and its name does not say which",
             where=path,
             fix=f"Name the parts MODEL-00001-of-{count:05}.gguf and so on.",
         )
 
-    def part(i: int) -> Path:
-        return path.with_name(f"{match['stem']}-{i + 1:05}-of-{count:05}.gguf")
-
-    if first.metadata.get("split.no") != 0 or int(match["no"]) != 1:
+    if first.metadata.get("split.no") != 0 or path != parts[0]:
         raise ModelFileError(
             f"part {match['no']} of a model split in {count}",
             where=path,
-            fix=f"Open its first part, {part(0).name}.",
+            fix=f"Open its first part, {parts[0].name}.",
         )
-    for i in range(1, count):
-        if not part(i).is_file():
+    for i, part in enumerate(parts[1:], 1):
+        if not part.is_file():
             raise ModelFileError(
-                f"part {i + 1} of {count} is missing: {part(i)}", where=path, fix="Fetch it too."
+                f"part {i + 1} of {count} is missing: {part}", where=path, fix="Fetch it too."
             )
-        add_part(first, open_part(part(i)), i, count)
+        add_part(first, open_part(part), i, count)
     total = first.metadata.get("split.tensors.count")
+    if total is None:
+        raise foreign_part(first, "it does not say how many tensors its parts hold together")
     if total != len(first):
         raise foreign_part(first, f"its parts hold {len(first)} tensors, not {total}")
     return first

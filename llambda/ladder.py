@@ -23,13 +23,13 @@ from .engines import RUNGS
 from .engines.base import Engine, Floats
 from .errors import InputError, LlambdaError
 from .machine import this_machine
-from .model import check_memory, check_threads, resolve, understand
+from .model import check_memory, chosen_threads, resolve, understand
 from .oracle import TorchEngine
 from .race import PROMPT, ROUNDS, START, Race, Say, Spread, race
 from .rival import KV_NUMBERS, LlamaCpp
 from .streaming import Stream
-from .tensor import Tensor
-from .weights import Weights
+from .tensorfile import TensorFile
+from .weights import Sized, Weights
 
 REPEATS = 7  # runs a median is taken over, unless told otherwise
 GIGA = 1e9
@@ -135,13 +135,13 @@ def ladder(
     source, threads : as `load` takes them
     A rung that cannot run this model here is left out, with a note. Raises what `load` raises.
     """
-    threads, path = check_threads(threads), resolve(source)
+    threads, path = chosen_threads(threads), resolve(source)
     notes: list[str] = []
     with ExitStack() as stack:
         file = stack.enter_context(modelfile.open(path))
         config, tokenizer, weights = understand(file)
         engines: dict[str, Engine] = {}
-        for name, make in makers(config, weights, path, threads).items():
+        for name, make in makers(file, config, weights, threads).items():
             say(f"loading {name}")
             try:
                 engines[name] = stack.enter_context(closing(make()))
@@ -170,21 +170,21 @@ def ladder(
 
 
 def makers(
-    config: ModelConfig, weights: Weights[Tensor], path: Path, threads: int
+    file: TensorFile, config: ModelConfig, weights: Weights[Sized], threads: int
 ) -> Mapping[str, Callable[[], Engine]]:
     """What makes each engine, or raises why there is none."""
 
     def rung(kind: type[Engine]) -> Callable[[], Engine]:
         def make() -> Engine:
-            check_memory(kind.weight_bytes(weights) + cache_bytes(config, PROMPT), path)
-            return kind(config, weights, threads)
+            check_memory(kind.weight_bytes(weights) + cache_bytes(config, PROMPT), file.path)
+            return kind(config, modelfile.read_weights(file, config), threads)
 
         return make
 
     def llama_cpp() -> Engine:
-        if path.is_dir():
+        if file.path.is_dir():
             raise InputError("llama.cpp reads GGUF files only")
-        return LlamaCpp(config, path, threads)
+        return LlamaCpp(config, file.path, threads)
 
     kinds: list[type[Engine]] = [*RUNGS.values(), TorchEngine]
     return {**{kind.name: rung(kind) for kind in kinds}, LlamaCpp.name: llama_cpp}
@@ -217,7 +217,7 @@ def every_logits(engine: Engine, ids: Sequence[int]) -> Floats:
 
 
 def describe(
-    engine: Engine, weights: Weights[Tensor], run: Race, answers: Found | None
+    engine: Engine, weights: Weights[Sized], run: Race, answers: Found | None
 ) -> LadderRung:
     task = run.tasks[engine.name]
     nbytes = bytes_per_token(engine, weights, START + task.new // 2)
@@ -242,7 +242,7 @@ def describe(
     )
 
 
-def bytes_per_token(engine: Engine, weights: Weights[Tensor], position: int) -> int:
+def bytes_per_token(engine: Engine, weights: Weights[Sized], position: int) -> int:
     """What decoding the token at a position reads: all weights, as the engine holds them, and keys
     and values. An embedding of its own does not count: one row of it is read."""
     read = type(engine).weight_bytes(replace(weights, embed=weights.head))

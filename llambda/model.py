@@ -1,6 +1,5 @@
 """load(): a name or a file -> a Model that generates."""
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from . import chat, modelfile
 from .batching import MAX_RUNNING, PROMPT_TOKENS, Batch
-from .cache import cache_bytes
+from .cache import cache_bytes, check_positions
 from .config import ModelConfig
 from .engines import RUNGS, rung
 from .engines.base import Engine, State, check_ids
@@ -22,7 +21,7 @@ from .errors import (
     InputError,
     ResourceError,
     UnsupportedError,
-    require_number,
+    quoted,
 )
 from .eventlog import EventLog
 from .fetch import KNOWN
@@ -32,7 +31,8 @@ from .paths import data_dir, file_error
 from .quants import DECODED
 from .sampling import Sampling
 from .tensor import Tensor
-from .tensorfile import TensorFile
+from .tensorfile import TensorFile, TensorInfo
+from .threads import check_threads
 from .tokenizer import Tokenizer
 from .weights import Weights
 
@@ -41,7 +41,7 @@ DEFAULT_MAX_TOKENS = 64
 
 
 class Model:
-    """A loaded model: its config, its weights as stored, its tokenizer and an engine.
+    """A loaded model: its config, its tokenizer, an engine, and the weights as stored.
 
     Any number of Python threads may share one. Use it as a context manager, or call `close()`.
     """
@@ -50,20 +50,24 @@ class Model:
         self,
         file: TensorFile,
         config: ModelConfig,
-        weights: Weights[Tensor],
         tokenizer: Tokenizer,
         engine: Engine,
         context: int,
         load_s: float,
     ):
         self.config = config
-        self.weights = weights
         self.tokenizer = tokenizer
         self.engine = engine
         self.context = context
         self.load_s = load_s
         self._file = file
         self._open = True
+
+    @property
+    def weights(self) -> Weights[Tensor]:
+        """As stored, read out of the file anew each time: the engine has its own."""
+        self._check_open()
+        return modelfile.read_weights(self._file, self.config)
 
     def generate(
         self,
@@ -168,23 +172,23 @@ def load(
     begin = time.perf_counter()
     kind = rung(engine)
     check_cache(kind, cache)
-    threads = check_threads(threads)
+    threads = chosen_threads(threads)
     path = resolve(source)
     file = modelfile.open(path)
     try:
-        config, tokenizer, tensors = understand(file)
+        config, tokenizer, found = understand(file)
         context = check_context(config, context)
-        check_memory(kind.weight_bytes(tensors) + cache_bytes(config, context, cache), path)
-        plan = kind(config, tensors, threads, cache)
+        check_memory(kind.weight_bytes(found) + cache_bytes(config, context, cache), path)
+        plan = kind(config, modelfile.read_weights(file, config), threads, cache)
         file.forget_pages()
     except BaseException:
         file.close()
         raise
-    return Model(file, config, tensors, tokenizer, plan, context, time.perf_counter() - begin)
+    return Model(file, config, tokenizer, plan, context, time.perf_counter() - begin)
 
 
-def understand(file: TensorFile) -> tuple[ModelConfig, Tokenizer, Weights[Tensor]]:
-    """What an engine needs of a model file. Refuses what none here could run."""
+def understand(file: TensorFile) -> tuple[ModelConfig, Tokenizer, Weights[TensorInfo]]:
+    """What a model file holds, its weights unread. Refuses what no engine here could run."""
     config = modelfile.read_config(file)
     tokenizer = modelfile.read_tokenizer(file)
     if len(tokenizer.vocab) > config.vocab_size:
@@ -201,11 +205,15 @@ def understand(file: TensorFile) -> tuple[ModelConfig, Tokenizer, Weights[Tensor
                 where=info.path,
                 fix=f"Use a file in one of {', '.join(decodable)}.",
             )
-    return config, tokenizer, modelfile.read_weights(file, config)
+    return config, tokenizer, modelfile.find_weights(file, config)
 
 
 def resolve(source: str | Path) -> Path:
     """The file that a name or a path means."""
+    wanted = f"a .gguf file, a model's folder, or one of: tiny, {', '.join(KNOWN)}"
+    if not isinstance(source, str | Path) or source == "":
+        what = "the model's name is empty" if source == "" else f"{quoted(source)} names no model"
+        raise InputError(what, fix=f"Give {wanted}.")
     if source == "tiny":
         return data_dir() / "tiny.gguf"
     if source in KNOWN:
@@ -222,9 +230,9 @@ def resolve(source: str | Path) -> Path:
         raise FileAccessError(
             "no such file, and no model of that name",
             where=source,
-            fix=f"Give a .gguf file, a model's folder, or one of: tiny, {', '.join(KNOWN)}.",
+            fix=f"Give {wanted}.",
         ) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise file_error(error, path) from error
     return path
 
@@ -239,18 +247,16 @@ def check_cache(kind: type[Engine], cache: str) -> None:
         )
 
 
-def check_threads(threads: int | None) -> int:
-    if threads is None:
-        return default_threads()
-    require_number("threads", threads, 1, math.inf, "1 or more", whole=True)
-    return int(threads)
+def chosen_threads(threads: int | None) -> int:
+    """None is the physical cores that this process may use."""
+    return default_threads() if threads is None else check_threads(threads)
 
 
 def check_context(config: ModelConfig, context: int | None) -> int:
     """The context to use, if the model allows it."""
     if context is None:
         return min(config.context_length, DEFAULT_CONTEXT)
-    require_number("context", context, 1, math.inf, "1 or more", whole=True)
+    check_positions(context)
     if context > config.context_length:
         raise ContextError(
             f"a context of {context:,} is more than the model's {config.context_length:,}",

@@ -4,10 +4,12 @@ from pathlib import Path
 
 from . import config, config_hf, gguf, safetensors, vocabulary, weights
 from .config import ModelConfig
-from .errors import ModelFileError
+from .errors import FileAccessError, ModelFileError
+from .gguf_split import part_paths
+from .naming import GGUF, HUGGING_FACE
 from .paths import file_error, read_json
 from .tensor import Tensor
-from .tensorfile import TensorFile
+from .tensorfile import TensorFile, TensorInfo
 from .tokenizer import Tokenizer
 from .weights import Weights
 
@@ -37,6 +39,13 @@ def open(path: Path) -> TensorFile:
     return gguf.open(path)
 
 
+def files(path: Path) -> list[Path]:
+    """What a model is read from, sound or not: a file and its other parts, or a folder's files."""
+    if path.is_dir():
+        return [*path.glob("*.safetensors"), *path.glob("*.json")]
+    return [path, *part_paths(path)]
+
+
 def read_config(file: TensorFile) -> ModelConfig:
     if file.path.is_dir():
         return config_hf.from_hf(file.metadata, file.path / SETTINGS)
@@ -45,11 +54,24 @@ def read_config(file: TensorFile) -> ModelConfig:
 
 def read_tokenizer(file: TensorFile) -> Tokenizer:
     if file.path.is_dir():
-        return vocabulary.from_json(file.path / "tokenizer.json")
+        path = file.path / "tokenizer.json"
+        if not path.exists():
+            raise FileAccessError(
+                "a folder without tokenizer.json",
+                where=file.path,
+                fix="Fetch it from where the model is, or save the tokenizer with transformers.",
+            )
+        return vocabulary.from_json(path)
     return vocabulary.from_gguf(file.metadata, file.path)
 
 
+def find_weights(file: TensorFile, config: ModelConfig) -> Weights[TensorInfo]:
+    """Where each weight lies, with its type and size: all that is known without reading it."""
+    return weights.find(file, config, HUGGING_FACE if file.path.is_dir() else GGUF)
+
+
 def read_weights(file: TensorFile, config: ModelConfig) -> Weights[Tensor]:
+    """The weights in the engines' order of rows. In a GGUF file q and k are copied for that."""
     if file.path.is_dir():
         return weights.from_hf(file, config)
     return weights.from_gguf(file, config)

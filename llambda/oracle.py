@@ -21,7 +21,7 @@ from .engines.base import Engine, Floats, State, Trace, check_call, check_ids
 from .errors import InputError, MissingPackageError
 from .quants import decode
 from .tensor import Tensor
-from .weights import Layer, Weights, float32_bytes
+from .weights import Layer, Sized, Weights, float32_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -175,7 +175,7 @@ class TorchEngine(Engine):
         self.oracle = Oracle(config, weights)
 
     @staticmethod
-    def weight_bytes(weights: Weights[Tensor]) -> int:
+    def weight_bytes(weights: Weights[Sized]) -> int:
         """All of them as float32."""
         return float32_bytes(weights)
 

@@ -16,8 +16,7 @@ import numpy as np
 from .config import ModelConfig
 from .engines.base import Engine, Floats, State, Trace, check_call
 from .errors import InputError, MissingPackageError, ModelFileError, ResourceError
-from .tensor import Tensor
-from .weights import Weights, stored_bytes
+from .weights import Sized, Weights, stored_bytes
 
 BATCH = 512  # tokens that llama.cpp takes at once
 KV_NUMBERS = "f16"  # in its cache
@@ -61,7 +60,7 @@ class LlamaCpp(Engine):
         self._state: State | None = None
 
     @staticmethod
-    def weight_bytes(weights: Weights[Tensor]) -> int:
+    def weight_bytes(weights: Weights[Sized]) -> int:
         """As stored."""
         return stored_bytes(weights)
 

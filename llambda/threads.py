@@ -5,7 +5,6 @@ keeps such threads, because to start one takes longer than a small matrix. `map`
 each task into a queue and waits until all have ended: fork, and join.
 """
 
-import math
 import os
 import threading
 import weakref
@@ -17,6 +16,8 @@ from typing import Any, Self, TypeVar
 from numba.extending import register_jitable
 
 from .errors import InputError, ResourceError, plural, require_number
+
+MOST_THREADS = 256  # that may be asked for: all of a large machine's
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -176,12 +177,31 @@ class Crew:
         self.close()
 
 
+def check_threads(threads: int) -> int:
+    """Raise InputError for a number of threads that no work is cut for.
+
+    Every phase waits for all of them, so that with a thousand on a few cores nothing gets done.
+    """
+    require_number("threads", threads, 1, MOST_THREADS, f"1 to {MOST_THREADS}", whole=True)
+    return int(threads)
+
+
 CREWS: weakref.WeakSet[Crew] = weakref.WeakSet()
+LOCKS: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
+
+
+def fork_safe_lock() -> threading.Lock:
+    """A lock that is free in a forked child: whoever held it in the parent did not come along."""
+    lock = threading.Lock()
+    LOCKS.add(lock)
+    return lock
 
 
 def after_fork() -> None:
     for crew in list(CREWS):
         crew._forget_threads()
+    for lock in list(LOCKS):
+        lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 if hasattr(os, "register_at_fork"):
@@ -195,8 +215,7 @@ class Pool(Crew):
     """
 
     def __init__(self, threads: int):
-        require_number("threads", threads, 1, math.inf, "1 or more", whole=True)
-        self.threads = int(threads)
+        self.threads = check_threads(threads)
         super().__init__(serve, self.threads)
 
     def _new_inboxes(self) -> list[Inbox]:

@@ -13,24 +13,34 @@ import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
 from .bpe import LLAMA3, QWEN2, glyph_bytes
+from .config import short
+from .entries import (
+    AGAIN,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    check_each,
+    checked_flag,
+    checked_id,
+    checked_template,
+    damaged,
+    is_number,
+    is_type,
+    split_merge,
+    string_list,
+)
 from .errors import ModelFileError, UnsupportedError
 from .paths import file_error, read_json
 from .tokenizer import Tokenizer
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # GGUF's token types
+OTHERS = "Use a model with a byte-level BPE vocabulary, such as Llama 3 or SmolLM."
 MAX_VOCAB = 1 << 24  # far above any model's; a file that claims more is broken
 
 # Texts of control tokens that end an answer in the models of this family.
 END_TEXTS = frozenset(
-    {
-        "<|im_end|>",
-        "<|endoftext|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end_of_text|>",
-        "<|end|>",
-        "</s>",
-    }
+    "<|im_end|> <|endoftext|> <|eot_id|> <|eom_id|> <|end_of_text|> <|end|> </s>".split()
 )
 
 
@@ -86,8 +96,17 @@ def from_gguf(metadata: dict[str, Any], where: Path) -> Tokenizer:
         )
     tokens: list[str] = string_list(metadata, "tokenizer.ggml.tokens", where)
     types = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
-    if not isinstance(types, list) or len(types) != len(tokens):
-        raise ModelFileError("tokenizer.ggml.token_type does not fit the tokens", where=where)
+    check_each(types, "tokenizer.ggml.token_type", is_type, "a token type from 1 to 6", where)
+    scores = metadata.get("tokenizer.ggml.scores", [0.0] * len(tokens))  # of no use to BPE
+    check_each(scores, "tokenizer.ggml.scores", is_number, "a number", where)
+    for key, values in (("token_type", types), ("scores", scores)):
+        if len(values) != len(tokens):
+            raise ModelFileError(
+                f"tokenizer.ggml.{key} does not fit the tokens: {len(values):,} entries "
+                f"for {len(tokens):,}",
+                where=where,
+                fix=AGAIN,
+            )
     merges = [split_merge(m, where) for m in string_list(metadata, "tokenizer.ggml.merges", where)]
 
     library = build_library(tokens, merges, pre, where)
@@ -108,7 +127,8 @@ def from_gguf(metadata: dict[str, Any], where: Path) -> Tokenizer:
 
     bos, eos = token_id("bos"), token_id("eos")
     # Llama 3's files may leave add_bos_token out: llama.cpp takes their pre-tokenizer for a yes.
-    adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", pre == "llama-bpe"))
+    adds_bos = checked_flag(metadata, "tokenizer.ggml.add_bos_token", pre == "llama-bpe", where)
+    checked_flag(metadata, "tokenizer.ggml.add_eos_token", False, where)  # prompts are continued
     return Tokenizer(
         library,
         vocab=[token_bytes(token, kind) for token, kind in zip(tokens, types, strict=True)],
@@ -122,50 +142,20 @@ def from_gguf(metadata: dict[str, Any], where: Path) -> Tokenizer:
     )
 
 
-def checked_id(value: Any, size: int, name: str, where: Path) -> int | None:
-    """A token id out of a file, or None where the file gives none."""
-    if value is not None and not (type(value) is int and 0 <= value < size):
-        raise ModelFileError(f"{name} = {value!r} is no token", where=where)
-    return value
-
-
-def checked_template(value: Any, where: Path) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ModelFileError("the chat template is not a text", where=where)
-    return value
-
-
-def string_list(metadata: dict[str, Any], key: str, where: Path) -> list[str]:
-    value = metadata.get(key)
-    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise ModelFileError(f"{key} is missing or not a list of strings", where=where)
-    return value
-
-
-def split_merge(merge: str, where: Path) -> tuple[str, str]:
-    """'a b' -> ('a', 'b')"""
-    left, blank, right = merge.partition(" ")
-    if not (left and blank and right) or " " in right:
-        raise ModelFileError(f"{merge!r} in tokenizer.ggml.merges is not a pair", where=where)
-    return left, right
-
-
 def build_library(
     tokens: list[str], merges: list[tuple[str, str]], pre: str, where: Path
 ) -> tokenizers.Tokenizer:
     vocab = {token: i for i, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
-        raise ModelFileError("tokenizer.ggml.tokens names a token twice", where=where)
+        raise damaged("tokenizer.ggml.tokens names a token twice", where)
     missing = {p for left, right in merges for p in (left, right, left + right)} - vocab.keys()
     if missing:
         what = f"{min(missing)!r}, of a merge, is out of vocabulary"
-        raise ModelFileError(f"the vocabulary does not fit together: {what}", where=where)
+        raise damaged(f"the vocabulary does not fit together: {what}", where)
     try:
         bpe = models.BPE(vocab, merges, ignore_merges=pre == "llama-bpe")
     except Exception as error:  # the library raises bare Exceptions
-        raise ModelFileError(
-            f"the vocabulary does not fit together: {error}", where=where
-        ) from error
+        raise damaged(f"the vocabulary does not fit together: {error}", where) from error
     library = tokenizers.Tokenizer(bpe)
     library.pre_tokenizer = PRE_TOKENIZERS[pre]()
     if pre == "qwen2":
@@ -176,15 +166,15 @@ def build_library(
 def from_json(path: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face folder, given its tokenizer.json.
 
-    tokenizer_config.json and generation_config.json beside it, where they exist, name the special
-    tokens, the ends of an answer and the chat template. What the post-processor puts in front of
-    a text belongs to a prompt; what it puts behind does not, for a prompt is to be continued.
+    The other settings beside it, where they exist, name the special tokens, the ends of an answer
+    and the chat template. What the post-processor puts in front of a text belongs to a prompt;
+    what it puts behind does not, for a prompt is to be continued.
     """
     library = load_library(path)
     settings = path.with_name("tokenizer_config.json")
     config = read_json(settings, optional=True)
-    generation = path.with_name("generation_config.json")
-    ends = read_json(generation, optional=True).get("eos_token_id")
+    for flag in ("add_bos_token", "add_eos_token"):  # the post-processor says what is done
+        checked_flag(config, flag, False, settings)
 
     added = library.get_added_tokens_decoder()
     by_text = library.get_vocab(with_added_tokens=True)
@@ -197,15 +187,12 @@ def from_json(path: Path) -> Tokenizer:
         token = config.get(key)
         text = token.get("content") if isinstance(token, dict) else token
         if token is not None and not isinstance(text, str):
-            raise ModelFileError(f"{key} = {token!r} is no token", where=settings)
+            raise ModelFileError(f"{key} = {short(token)} is no token", where=settings, fix=AGAIN)
         return None if text is None else by_text.get(text)
 
     front = prompt_start(library, path)
     eos = named("eos_token")
-    stops = {eos} | {
-        checked_id(i, len(vocab), "eos_token_id", generation)
-        for i in (ends if isinstance(ends, list) else [ends])
-    }
+    stops = {eos, *find_ends(path, len(vocab))}
     return Tokenizer(
         library,
         vocab,
@@ -224,34 +211,34 @@ def load_library(path: Path) -> tokenizers.Tokenizer:
     data = read_json(path)
     model = data.get("model")
     if not isinstance(model, dict):
-        raise ModelFileError("not a tokenizer: it has no model", where=path)
+        raise damaged("not a tokenizer: it has no model", path)
     kind = model.get("type", "BPE" if "merges" in model else None)  # old files do not say
     splitters = sorted(set(component_types(data.get("pre_tokenizer"))))
     if kind != "BPE" or "ByteLevel" not in splitters:
         raise UnsupportedError(
             f"a {kind!r} tokenizer that cuts text by {splitters} is not supported",
             where=path,
-            fix="Use a model with a byte-level BPE vocabulary, such as Llama 3 or SmolLM.",
+            fix=OTHERS,
         )
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
-            raise UnsupportedError(f"model.{key} = {model[key]!r} is not supported", where=path)
+            raise UnsupportedError(
+                f"model.{key} = {short(model[key])} is not supported", where=path, fix=OTHERS
+            )
     try:
         library = tokenizers.Tokenizer.from_str(json.dumps(data))
     except Exception as error:  # the library raises bare Exceptions
-        raise ModelFileError(f"not a usable tokenizer: {error}", where=path) from error
+        raise damaged(f"not a usable tokenizer: {error}", path) from error
     library.no_truncation()  # the settings of whoever saved the file, not the model's
     library.no_padding()
 
     by_text = library.get_vocab(with_added_tokens=True)
     ids = set(by_text.values())
     if len(ids) < len(by_text) or max(ids, default=0) >= MAX_VOCAB:
-        raise ModelFileError("token ids are used twice or out of range", where=path)
+        raise damaged("token ids are used twice or out of range", path)
     for token in data.get("added_tokens") or []:  # the library would renumber them
         if by_text.get(token["content"]) != token["id"]:
-            raise ModelFileError(
-                f"added token {token['content']!r} cannot have id {token['id']}", where=path
-            )
+            raise damaged(f"added token {token['content']!r} cannot have id {token['id']}", path)
     return library
 
 
@@ -262,12 +249,24 @@ def prompt_start(library: tokenizers.Tokenizer, where: Path) -> list[int]:
     except BaseException as error:  # the library may panic, which is no Exception
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise ModelFileError(f"not a usable tokenizer: {error}", where=where) from error
+        raise damaged(f"not a usable tokenizer: {error}", where) from error
     marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
     front = [i for i, mark in takewhile(lambda pair: pair[1], marked)]
     if len(front) > 1:
-        raise UnsupportedError(f"prompts begin with {len(front)} special tokens", where=where)
+        raise UnsupportedError(
+            f"prompts begin with {len(front)} special tokens", where=where, fix=OTHERS
+        )
     return front
+
+
+def find_ends(path: Path, size: int) -> list[int | None]:
+    """Ends of an answer: those of generation_config.json, or where it is missing, config.json's."""
+    file = path.with_name("generation_config.json")
+    if not file.exists():
+        file = path.with_name("config.json")
+    ends = read_json(file, optional=True).get("eos_token_id")
+    found = ends if isinstance(ends, list) else [ends]
+    return [checked_id(i, size, "eos_token_id", file) for i in found]
 
 
 def find_template(path: Path, config: dict[str, Any]) -> str | None:
@@ -279,7 +278,7 @@ def find_template(path: Path, config: dict[str, Any]) -> str | None:
         except OSError as error:
             raise file_error(error, file) from error
         except UnicodeError as error:
-            raise ModelFileError(f"not UTF-8: {error}", where=file) from error
+            raise damaged(f"not UTF-8: {error}", file) from error
     template = config.get("chat_template")
     if isinstance(template, list):  # several named ones
         named = [t for t in template if isinstance(t, dict) and t.get("name") == "default"]

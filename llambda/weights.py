@@ -1,20 +1,24 @@
 """Names -> a Weights struct. Every tensor of a file is used, and every needed one is there.
 
 Both are checked, because a forgotten bias or a misspelt name gives a model that runs and answers
-nonsense. The rows of q and k are brought into one order here, whatever the file's.
+nonsense. That looks at names and shapes alone; a second step reads the numbers, and brings the
+rows of q and k into one order, whatever the file's.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, Protocol, TypeVar
 
 from .config import ModelConfig
 from .errors import ModelFileError
+from .naming import GGUF, HUGGING_FACE, Naming
 from .tensor import Tensor
-from .tensorfile import TensorFile
+from .tensorfile import TensorFile, TensorInfo
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)  # so that Weights[Tensor] are Weights[Sized] too
 U = TypeVar("U")
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,12 @@ class Weights(Generic[T]):
         """The same struct with the function's value in place of every weight, each made once."""
         made: dict[int, U] = {}
 
-        def once(weight: T) -> U:
+        def once(weight: Any) -> U:
             if id(weight) not in made:
                 made[id(weight)] = function(weight)
             return made[id(weight)]
 
-        def optional(weight: T | None) -> U | None:
+        def optional(weight: Any) -> U | None:
             return None if weight is None else once(weight)
 
         layers = [
@@ -86,85 +90,27 @@ class Weights(Generic[T]):
         )
 
 
-def stored_bytes(weights: Weights[Tensor]) -> int:
-    """What all weights take as the file stores them."""
-    return sum(tensor.nbytes for tensor in weights.unique())
+class Sized(Protocol):
+    """A weight's size, which a Tensor tells, and a file's table of contents too.
 
-
-def float32_bytes(weights: Weights[Tensor]) -> int:
-    """What all weights take as float32."""
-    return sum(4 * tensor.size for tensor in weights.unique())
-
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Naming:
-    """How a file format calls the weights.
-
-    layer : what stands before a layer's weights, with its number in place of {}
-    suffixes : the rest of the name, by field of Layer
-    pairs : whether the rows of q and k that rotate together are neighbours
-    ignored : endings of tensors that hold nothing a model needs
+    nbytes is None for a storage type that this package does not know, and that no engine runs.
     """
 
-    embed: str
-    final_norm: str
-    head: str
-    rope_factors: str | None
-    layer: str
-    suffixes: dict[str, str]
-    pairs: bool
-    ignored: tuple[str, ...] = ()
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def nbytes(self) -> int | None: ...
 
 
-def _with_biases(matrices: dict[str, str], norms: dict[str, str]) -> dict[str, str]:
-    weights = {field: f"{name}.weight" for field, name in (matrices | norms).items()}
-    return weights | {f"{field}_bias": f"{name}.bias" for field, name in matrices.items()}
+def stored_bytes(weights: Weights[Sized]) -> int:
+    """What all weights take as the file stores them."""
+    return sum(weight.nbytes or 0 for weight in weights.unique())
 
 
-GGUF = Naming(
-    embed="token_embd.weight",
-    final_norm="output_norm.weight",
-    head="output.weight",
-    rope_factors="rope_freqs.weight",
-    layer="blk.{}.",
-    suffixes=_with_biases(
-        matrices={
-            "q": "attn_q",
-            "k": "attn_k",
-            "v": "attn_v",
-            "o": "attn_output",
-            "gate": "ffn_gate",
-            "up": "ffn_up",
-            "down": "ffn_down",
-        },
-        norms={"attn_norm": "attn_norm", "ffn_norm": "ffn_norm"},
-    ),
-    pairs=True,
-)
-HUGGING_FACE = Naming(
-    embed="model.embed_tokens.weight",
-    final_norm="model.norm.weight",
-    head="lm_head.weight",
-    rope_factors=None,
-    layer="model.layers.{}.",
-    suffixes=_with_biases(
-        matrices={
-            "q": "self_attn.q_proj",
-            "k": "self_attn.k_proj",
-            "v": "self_attn.v_proj",
-            "o": "self_attn.o_proj",
-            "gate": "mlp.gate_proj",
-            "up": "mlp.up_proj",
-            "down": "mlp.down_proj",
-        },
-        norms={"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"},
-    ),
-    pairs=False,
-    ignored=("rotary_emb.inv_freq",),  # older files keep these derived numbers
-)
+def float32_bytes(weights: Weights[Sized]) -> int:
+    """What all weights take as float32."""
+    return sum(4 * math.prod(weight.shape) for weight in weights.unique())
 
 
 def layer_shapes(config: ModelConfig) -> dict[str, Shape]:
@@ -192,13 +138,13 @@ def layer_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 class Shelf:
-    """A file's tensors, taken off one by one, so that the end shows what was left."""
+    """A file's table of contents, taken off one by one, so that the end shows what was left."""
 
     def __init__(self, file: TensorFile):
         self.file = file
         self.left = dict.fromkeys(file)
 
-    def take(self, name: str, shape: Shape) -> Tensor:
+    def take(self, name: str, shape: Shape) -> TensorInfo:
         """The named tensor, which must be there and have this shape."""
         if name not in self.left:
             raise ModelFileError(
@@ -207,16 +153,17 @@ class Shelf:
                 fix="The file is incomplete or of another architecture: fetch or convert it again.",
             )
         del self.left[name]
-        found = self.file.infos[name].shape
+        info = self.file.infos[name]
+        found = info.shape
         if found != shape:
             raise ModelFileError(
                 f"tensor {name!r} has shape {list(found)}, and the settings need {list(shape)}",
                 where=self.file.path,
                 fix="Convert the model again.",
             )
-        return self.file[name]
+        return info
 
-    def take_if(self, wanted: bool | None, name: str, shape: Shape) -> Tensor | None:
+    def take_if(self, wanted: bool | None, name: str, shape: Shape) -> TensorInfo | None:
         """An optional tensor: wanted or not by the config, or (None) as the file has it."""
         present = name in self.left if wanted is None else wanted
         return self.take(name, shape) if present else None
@@ -232,8 +179,8 @@ class Shelf:
             )
 
 
-def collect(file: TensorFile, config: ModelConfig, naming: Naming) -> Weights[Tensor]:
-    """Weights over the file's map. Where rows need another order, q and k are copied into it.
+def find(file: TensorFile, config: ModelConfig, naming: Naming) -> Weights[TensorInfo]:
+    """Where each weight lies in the file. Reads none of them.
 
     Raises ModelFileError for a tensor that is missing, left over or of another shape.
     """
@@ -244,18 +191,18 @@ def collect(file: TensorFile, config: ModelConfig, naming: Naming) -> Weights[Te
     factors = None
     if naming.rope_factors is not None:
         factors = shelf.take_if(None, naming.rope_factors, (config.rope.dim // 2,))
-    weights = Weights(
+    found = Weights(
         embed=embed,
-        layers=tuple(take_layer(shelf, config, naming, i) for i in range(config.n_layers)),
+        layers=tuple(find_layer(shelf, config, naming, i) for i in range(config.n_layers)),
         final_norm=shelf.take(naming.final_norm, (config.dim,)),
         head=embed if head is None else head,
         rope_factors=factors,
     )
     shelf.finish(naming.ignored)
-    return weights
+    return found
 
 
-def take_layer(shelf: Shelf, config: ModelConfig, naming: Naming, i: int) -> Layer[Tensor]:
+def find_layer(shelf: Shelf, config: ModelConfig, naming: Naming, i: int) -> Layer[TensorInfo]:
     found: dict[str, Any] = {}
     for part, shape in layer_shapes(config).items():
         name = naming.layer.format(i) + naming.suffixes[part]
@@ -264,12 +211,33 @@ def take_layer(shelf: Shelf, config: ModelConfig, naming: Naming, i: int) -> Lay
             in_mlp = part in ("gate_bias", "up_bias", "down_bias")
             wanted = config.mlp_bias if in_mlp else config.attention_bias
         found[part] = shelf.take_if(wanted, name, shape)
-    if naming.pairs:
-        for part, heads in (("q", config.n_heads), ("k", config.n_kv_heads)):
-            for rows in (part, f"{part}_bias"):
-                if found[rows] is not None:
-                    found[rows] = halves_from_pairs(found[rows], heads)
     return Layer(**found)
+
+
+def collect(file: TensorFile, config: ModelConfig, naming: Naming) -> Weights[Tensor]:
+    """Weights over the file's map. Where rows need another order, q and k are copied into it.
+
+    Raises what `find` raises.
+    """
+    weights = find(file, config, naming).map(lambda info: file[info.name])
+    if not naming.pairs:
+        return weights
+    return replace(weights, layers=tuple(in_halves(layer, config) for layer in weights.layers))
+
+
+def in_halves(layer: Layer[Tensor], config: ModelConfig) -> Layer[Tensor]:
+    """A layer of a GGUF file, with the rows of q and k in Hugging Face's order."""
+    heads = {"q": config.n_heads, "k": config.n_kv_heads}
+    heads |= {f"{part}_bias": count for part, count in heads.items()}
+    rows = {part: getattr(layer, part) for part in heads}
+    return replace(
+        layer,
+        **{
+            part: halves_from_pairs(rows, heads[part])
+            for part, rows in rows.items()
+            if rows is not None
+        },
+    )
 
 
 def from_gguf(file: TensorFile, config: ModelConfig) -> Weights[Tensor]:

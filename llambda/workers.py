@@ -5,7 +5,6 @@ whole token: one call a thread, and barriers between its phases. After a job the
 for about a millisecond, so that the next token finds them so.
 """
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,10 +23,9 @@ from .barrier import (
     linger,
     new_control,
 )
-from .errors import require_number
 from .handoff import follow, lead, post
 from .simd.jit import Foreign
-from .threads import Call, Crew, Inbox, call_off
+from .threads import Call, Crew, Inbox, call_off, check_threads
 
 
 class RunCall(Call):
@@ -61,8 +59,7 @@ class Workers(Crew):
     """
 
     def __init__(self, threads: int):
-        require_number("threads", threads, 1, math.inf, "1 or more", whole=True)
-        self.threads = int(threads)
+        self.threads = check_threads(threads)
         self.control = new_control(self.threads)
         follow(new_control(1), 0, 0)  # compile it here, not in a thread
         super().__init__(partial(serve, self.control), self.threads - 1)

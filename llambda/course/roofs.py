@@ -5,6 +5,7 @@ stays under two lines, what memory brings and what arithmetic units make. The ro
 measured it, and the speeds come from the ledger, or are measured on the spot.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -76,8 +77,9 @@ def sizes(model: str) -> tuple[ModelConfig, Weights[int], Weights[int], int]:
     with modelfile.open(resolve(model)) as file:
         config, tokenizer, weights = understand(file)
         position = len(tokenizer.encode(PROMPT)) + NEW_TOKENS // 2
-        stored = weights.map(lambda weight: weight.nbytes)
-        return config, stored, weights.map(lambda weight: 4 * weight.size), position
+        stored = weights.map(lambda weight: weight.nbytes or 0)  # a type that runs has a size
+        floats = weights.map(lambda weight: 4 * math.prod(weight.shape))
+        return config, stored, floats, position
 
 
 def peak() -> dict[str, float]:

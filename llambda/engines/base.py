@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from ..cache import check_positions
 from ..config import ModelConfig
-from ..errors import ContextError, InputError, plural
+from ..errors import ContextError, InputError, plural, require_number
 from ..tensor import Tensor
-from ..weights import Weights
+from ..weights import Sized, Weights
 
 Floats = npt.NDArray[np.float32]
 
@@ -57,6 +58,7 @@ class State:
     """
 
     def __init__(self, engine: "Engine", context: int):
+        check_positions(context)
         self.engine = engine
         self.context = context
         self.ids: list[int] = []
@@ -68,8 +70,8 @@ class State:
 
     def truncate(self, length: int) -> None:
         """Forget all positions from `length` on. 0 begins anew."""
-        if not 0 <= length <= self.length:
-            raise InputError(f"cannot cut a state of {self.length} positions to {length}")
+        positions = f"0 to the state's {plural(self.length, 'position')}"
+        require_number("length", length, 0, self.length, positions, whole=True)
         del self.ids[length:]
 
 
@@ -96,7 +98,7 @@ class Engine(ABC):
 
     @staticmethod
     @abstractmethod
-    def weight_bytes(weights: Weights[Tensor]) -> int:
+    def weight_bytes(weights: Weights[Sized]) -> int:
         """Memory that an engine over these weights will take for them."""
 
     @abstractmethod
@@ -147,9 +149,25 @@ def check_call(engine: Engine, state: State, ids: Sequence[int]) -> list[int]:
         tokens = plural(len(checked), "token")
         raise ContextError(
             f"{tokens} at position {state.length} do not fit in a context of {state.context}",
-            fix="Shorten the prompt or ask for a larger context.",
+            fix=more_room(engine.config, state.context),
         )
     return checked
+
+
+def check_room(config: ModelConfig, prompt_ids: Sequence[int], context: int) -> None:
+    """Raise ContextError for a prompt that is longer than the context."""
+    if len(prompt_ids) > context:
+        raise ContextError(
+            f"the prompt has {plural(len(prompt_ids), 'token')} and the context {context}",
+            fix=more_room(config, context),
+        )
+
+
+def more_room(config: ModelConfig, context: int) -> str:
+    """What to do when a context is too small: a model's own is the largest that it has."""
+    if context < config.context_length:
+        return "Shorten the prompt or ask for a larger context."
+    return "Shorten the prompt: this model has no larger context."
 
 
 def check_ids(ids: Iterable[Any], vocab_size: int) -> list[int]:

@@ -1,13 +1,14 @@
 """NumPy's matrix product runs in a BLAS library, which takes all cores unless it is told not to."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
 from threadpoolctl import ThreadpoolController
 
-_LOCK = threading.Lock()
+from ..threads import fork_safe_lock
+
+_LOCK = fork_safe_lock()
 
 
 @cache

@@ -5,7 +5,6 @@ phases of all layers follow one another, with a barrier after each. Nothing is a
 the threads share is one arena of packed weights.
 """
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -26,8 +25,9 @@ from ..quants import decode, decode_rows
 from ..simd.compiling import compile_together
 from ..simd.tiles import TILE
 from ..tensor import Tensor
+from ..threads import fork_safe_lock
 from ..turnout import Turnout
-from ..weights import Weights, stored_bytes
+from ..weights import Sized, Weights, stored_bytes
 from ..workers import Workers
 from . import step as s
 from .base import Engine, Floats, State, Trace, check_call
@@ -89,7 +89,7 @@ class FusedEngine(Engine):
         factors = None if weights.rope_factors is None else decode(weights.rope_factors)
         self._turning = frequencies(config.rope, factors)
         self._turns: tuple[Floats, Floats] = table(self._turning, 0, 0)
-        self._one_call = threading.Lock()
+        self._one_call = fork_safe_lock()
         step = self._buffers.step
         step[s.TABLE] = self._plan.table.ctypes.data
         step[s.CONTROL] = self._workers.control.ctypes.data
@@ -98,7 +98,7 @@ class FusedEngine(Engine):
         step[s.SCORE], step[s.MIX], step[s.PREFILL] = (kernel.address for kernel in kernels)
 
     @staticmethod
-    def weight_bytes(weights: Weights[Tensor]) -> int:
+    def weight_bytes(weights: Weights[Sized]) -> int:
         """As stored, in another order; a few rows more where heads do not fill a strip."""
         return stored_bytes(weights)
 
@@ -120,11 +120,11 @@ class FusedEngine(Engine):
     ) -> Floats:
         if not all_logits and trace is None:
             return self.forward_batch([state], [ids])[0]
-        ids = check_call(self, state, ids)
-        assert isinstance(state, FusedState)
         with self._one_call:
+            ids = check_call(self, state, ids)
+            assert isinstance(state, FusedState)
             logits = self._every_token(state, ids, trace)
-        state.ids += ids
+            state.ids += ids
         return logits if all_logits else logits[-1]
 
     def forward_batch(
@@ -136,13 +136,13 @@ class FusedEngine(Engine):
         """
         if len({id(state) for state in states}) < len(states):
             raise InputError("a state can stand only once in a batch")
-        checked = [check_call(self, *pair) for pair in zip(states, ids_per_state, strict=True)]
-        fused = [state for state in states if isinstance(state, FusedState)]
-        with self._one_call:
+        with self._one_call:  # also for the checks: another thread may use a state
+            checked = [check_call(self, *pair) for pair in zip(states, ids_per_state, strict=True)]
+            fused = [state for state in states if isinstance(state, FusedState)]
             for pieces in steps(fused, checked):
                 self._last_tokens(pieces)
-        for state, ids in zip(fused, checked, strict=True):
-            state.ids += ids
+            for state, ids in zip(fused, checked, strict=True):
+                state.ids += ids
         return [state.logits[: self.config.vocab_size] for state in fused]
 
     def profile(self) -> AbstractContextManager[Clock]:

@@ -18,7 +18,7 @@ from ..kernels.rope import frequencies, rotate, table
 from ..kernels.swiglu import swiglu
 from ..quants import decode
 from ..tensor import Tensor
-from ..weights import Weights, float32_bytes
+from ..weights import Sized, Weights, float32_bytes
 from .base import LAYER_ACTIVATIONS, Engine, Floats, State, Trace, check_call
 from .blas import one_blas_thread
 
@@ -38,7 +38,7 @@ class NaiveEngine(Engine):
         self.turning = frequencies(config.rope, self.weights.rope_factors)
 
     @staticmethod
-    def weight_bytes(weights: Weights[Tensor]) -> int:
+    def weight_bytes(weights: Weights[Sized]) -> int:
         """All of them as float32."""
         return float32_bytes(weights)
 

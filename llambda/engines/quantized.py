@@ -7,7 +7,7 @@ activations are rounded to codes, once for each matrix.
 
 from ..kernels.matrix import Matrix, pack
 from ..tensor import Tensor
-from ..weights import Weights, stored_bytes
+from ..weights import Sized, Weights, stored_bytes
 from .vectorized import VectorizedEngine
 
 
@@ -15,7 +15,7 @@ class QuantizedEngine(VectorizedEngine):
     name = "quantized"
 
     @staticmethod
-    def weight_bytes(weights: Weights[Tensor]) -> int:
+    def weight_bytes(weights: Weights[Sized]) -> int:
         """As stored, in another order."""
         return stored_bytes(weights)
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -21,8 +20,7 @@ from ...machine import this_machine
 from ...model import resolve, understand
 from ...oracle import TorchEngine
 from ...rival import LlamaCpp
-from ...tensor import Tensor
-from ...weights import Weights
+from ...tensorfile import TensorFile
 from ..ledger import machine_id, rate
 from ..plots import INK, LIMIT, OURS, QUIET, REFERENCE, figure, label, plain_numbers
 from ..progress import NEW_TOKENS, PROMPT, ceiling, model_name
@@ -69,13 +67,16 @@ def decoding_speed(make: Make, ids: Sequence[int]) -> float:
         return measure(engine, ids, count, 3 if count == NEW_TOKENS else 1).decode_tok_s
 
 
-def engines(
-    config: ModelConfig, weights: Weights[Tensor], path: Path, threads: int
-) -> Iterator[tuple[str, Make]]:
+def engines(file: TensorFile, config: ModelConfig, threads: int) -> Iterator[tuple[str, Make]]:
     """What makes each engine, slow ones first."""
-    for name, kind in [*RUNGS.items(), (TorchEngine.name, TorchEngine)]:
-        yield name, lambda kind=kind: kind(config, weights, threads)  # type: ignore[misc]
-    yield LlamaCpp.name, lambda: LlamaCpp(config, path, threads)
+
+    def rung(kind: type[Engine]) -> Engine:
+        return kind(config, modelfile.read_weights(file, config), threads)
+
+    kinds: list[type[Engine]] = [*RUNGS.values(), TorchEngine]
+    for kind in kinds:
+        yield kind.name, partial(rung, kind)
+    yield LlamaCpp.name, lambda: LlamaCpp(config, file.path, threads)
 
 
 def speeds(model: str) -> Iterator[tuple[str, float]]:
@@ -85,9 +86,9 @@ def speeds(model: str) -> Iterator[tuple[str, float]]:
     """
     path, threads = resolve(model), this_machine().default_threads
     with modelfile.open(path) as file:
-        config, tokenizer, weights = understand(file)
+        config, tokenizer, _ = understand(file)
         ids = tokenizer.encode(PROMPT)
-        for name, make in engines(config, weights, path, threads):
+        for name, make in engines(file, config, threads):
             with suppress(MissingPackageError):
                 yield name, rate(f"rung.{model}.{name}", partial(decoding_speed, make, ids))
 
