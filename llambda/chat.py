@@ -22,7 +22,7 @@ from jinja2.filters import do_format
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from .errors import InputError, UnsupportedError
+from .errors import InputError, UnsupportedError, quoted
 from .tokenizer import Tokenizer
 
 Message = Mapping[str, str]  # {"role": "user", "content": "..."}
@@ -178,7 +178,7 @@ def render(
     It is what `apply_chat_template` of transformers makes of these messages. Raises InputError
     when the template refuses them, UnsupportedError when it is no sound or no safe template.
     """
-    check_messages(messages)
+    messages = checked_messages(messages)
     text: list[str] = []
     size = 0
     try:
@@ -214,7 +214,11 @@ def render(
     return "".join(text)
 
 
-def check_messages(messages: Sequence[Message]) -> None:
+def checked_messages(messages: Iterable[Message]) -> list[Message]:
+    """As a list: what is iterated once may be empty after that."""
+    if not isinstance(messages, Iterable):
+        raise InputError(f"messages is {quoted(messages)}", fix="It must be a list of messages.")
+    messages = list(messages)
     if not messages:
         raise InputError("there are no messages", fix="Give at least one.")
     for message in messages:
@@ -223,7 +227,10 @@ def check_messages(messages: Sequence[Message]) -> None:
             and {"role", "content"} <= message.keys()
             and all(isinstance(text, str) for pair in message.items() for text in pair)
         ):
-            raise InputError(f"a message needs a role and a content, both text, not {message!r}")
+            raise InputError(
+                f"a message needs a role and a content, both text, not {quoted(message)}"
+            )
+    return messages
 
 
 def encode(
@@ -244,7 +251,7 @@ def encode(
             "this model has no chat template",
             fix="It was not made for conversations: use generate.",
         )
-    check_messages(messages)
+    messages = checked_messages(messages)
     names = [name for name in tokenizer.special_names() if name]
     written = "\n".join(text for message in messages for text in message.values())
     unused = (c for c in map(chr, range(0x10FFFD, 0xE000, -1)) if c not in template + written)

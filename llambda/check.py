@@ -261,6 +261,7 @@ def compare_engine(
     """
     from .oracle import Oracle
 
+    ids = list(ids)  # they are read twice
     given = Oracle(config, weights, "float64").forward(ids), config, dtype
     actual = trace_engine(engine, ids, chunks)
     return Report(compare(actual, *given), first_divergence(actual, *given))

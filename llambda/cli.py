@@ -6,13 +6,13 @@ traceback behind an error.
 
 import argparse
 import json
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,17 +23,20 @@ from .conversation import Conversation
 from .course import copies
 from .describe import describe_file, report_file
 from .doctor import examine, report
-from .errors import LlambdaError, one_line
+from .engines.base import check_room
+from .errors import LlambdaError, one_line, shortened
 from .eventlog import EventLog
 from .fetch import KNOWN, fetch, known
 from .generate import Generation
 from .ladder import ladder
 from .ladder_report import draw, table
 from .model import Model, load, resolve
-from .paths import atomic_write, cache_dir, make_dir
+from .modelfile import files
+from .paths import atomic_write, cache_dir, make_dir, refuse_inputs
 from .quantize import quantize
 from .repl import converse
 from .simd.jit import first_time
+from .streams import ReaderGoneError, standard_streams
 from .tour import tour
 
 Started = TypeVar("Started")
@@ -41,37 +44,34 @@ Started = TypeVar("Started")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    arguments = build_parser(COMMANDS).parse_args(argv)
+    arguments = argparse.Namespace(debug=False)
+    with standard_streams():
+        try:
+            run(arguments, argv)
+            return 0
+        except LlambdaError as error:
+            return fail(arguments, str(error), error)
+        except KeyboardInterrupt:
+            return fail(arguments, "interrupted", None, status=130)
+        except Ended as ended:
+            return fail(arguments, "ended by a signal", None, status=128 + ended.number)
+        except ReaderGoneError:
+            return 0
+        except MemoryError as error:
+            return fail(arguments, "out of memory. Take a smaller model or context.", error)
+        except Exception as error:
+            what = f"{type(error).__name__}: {shortened(one_line(str(error)))}"
+            return fail(arguments, f"internal error: {what}. Please report it.", error)
+
+
+def run(arguments: argparse.Namespace, argv: Sequence[str] | None) -> None:
+    """Read the command line into `arguments` and do what it says."""
     try:
+        build_parser(COMMANDS).parse_args(argv, arguments)
         with ending_cleanly():
             arguments.run(arguments)
-        print(end="", flush=True)
-        return 0
-    except LlambdaError as error:
-        return fail(arguments, str(error), error)
-    except KeyboardInterrupt:
-        return fail(arguments, "interrupted", None, status=130)
-    except Ended as ended:
-        return fail(arguments, "ended by a signal", None, status=128 + ended.number)
-    except BrokenPipeError:  # the reader of our output has seen enough
-        discard_output()
-        return 0
-    except MemoryError as error:
-        return fail(arguments, "out of memory. Take a smaller model or context.", error)
-    except Exception as error:
-        if isinstance(error, OSError) and error.filename is None:  # no file's error: stdout's
-            discard_output()
-            return fail(arguments, f"cannot write the output: {error.strerror}.", error)
-        message = f"internal error: {type(error).__name__}: {error}. Please report it."
-        return fail(arguments, one_line(message), error)
-
-
-def discard_output() -> None:
-    """Send what is still to be written to stdout nowhere, or Python would try again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        sys.stdout.flush()
 
 
 def fail(
@@ -82,9 +82,7 @@ def fail(
         import traceback
 
         traceback.print_exception(error)
-    if sys.stderr is not None:  # print would take stdout instead
-        with suppress(BrokenPipeError):
-            print(f"llambda: {message}", file=sys.stderr)
+    tell(f"llambda: {message}")
     return status
 
 
@@ -120,8 +118,19 @@ def open_model(arguments: argparse.Namespace) -> Model:
     return load(given.model, given.engine, given.threads, given.context, given.cache)
 
 
+def protect(model: str, output: Path | None) -> None:
+    """Raise InputError if the output is a file of the model."""
+    if output is not None:
+        try:
+            path = resolve(model)
+        except LlambdaError:  # no such model, as `load` will say
+            return
+        refuse_inputs(output, files(path))
+
+
 def start(arguments: argparse.Namespace, use: Callable[[Model, EventLog], Started]) -> Started:
     """Load the model and begin with it; the log, if there is one, tells of both or of the error."""
+    protect(arguments.model, arguments.log)
     log = EventLog(arguments.log)
     begin = time.perf_counter()
     try:
@@ -209,16 +218,20 @@ def run_quantize(arguments: argparse.Namespace) -> None:
 
 
 def run_logits(arguments: argparse.Namespace) -> None:
+    protect(arguments.model, arguments.out)
     with open_model(arguments) as model:
-        logits = model.logits(arguments.ids)
-    with atomic_write(arguments.out) as file:
-        np.save(file, logits)
+        logits = np.ascontiguousarray(model.logits(arguments.ids))
+    with atomic_write(arguments.out) as file:  # np.save does not say why it could not write
+        header = np.lib.format.header_data_from_array_1_0(logits)
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(logits.data)
     print(f"{arguments.out}: float32 {list(logits.shape)}")
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
     """Half of the ids in one call and the rest one by one: prefill and decode are both compared."""
     with open_model(arguments) as model:
+        check_room(model.config, arguments.ids, model.context)
         half = (len(arguments.ids) + 1) // 2
         chunks = [half] + [1] * (len(arguments.ids) - half)
         report = compare_engine(model.engine, model.config, model.weights, arguments.ids, chunks)
@@ -236,8 +249,9 @@ def run_doctor(arguments: argparse.Namespace) -> None:
 
 def run_ladder(arguments: argparse.Namespace) -> None:
     model = arguments.model or ("smollm2" if KNOWN["smollm2"].is_here else "tiny")
-    result = ladder(model, arguments.threads, say=tell)
     path = arguments.out or make_dir(cache_dir()) / "ladder.svg"
+    protect(model, path)
+    result = ladder(model, arguments.threads, say=tell)
     with atomic_write(path) as file:
         file.write(draw(result).encode())
     print(json.dumps(result.as_dict()) if arguments.json else table(result))
@@ -250,6 +264,7 @@ def tell(line: str) -> None:
 
 
 def run_tour(arguments: argparse.Namespace) -> None:
+    protect("tiny", arguments.out)
     tour(arguments.out)
 
 

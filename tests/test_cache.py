@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import llambda
-from llambda.cache import Floats, KVCache, cache_bytes
+from llambda.cache import MOST_POSITIONS, Floats, KVCache, cache_bytes
 from llambda.config import ModelConfig
 from llambda.engines import RUNGS
 from llambda.errors import ContextError, InputError, ResourceError
@@ -90,4 +90,4 @@ def test_a_cache_that_no_memory_holds_is_refused(engine: str):
         llambda.load("tiny", engine) as model,
         pytest.raises(ResourceError, match=r"positions takes .* MB, more memory than there is"),
     ):
-        model.engine.new_state(10**12)
+        model.engine.new_state(MOST_POSITIONS)

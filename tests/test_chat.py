@@ -803,6 +803,18 @@ def test_a_message_that_is_none_is_refused(message):
             chat.encode(ENCODING["gpt-2, chatml"], messages)
 
 
+def test_messages_that_are_iterated_once_are_all_read():
+    tokenizer, template = ENCODING["smollm, chatml"], TEMPLATES["chatml"]
+    assert chat.render(template, iter(HELLO)) == chat.render(template, HELLO)
+    assert chat.encode(tokenizer, (m for m in HELLO)) == chat.encode(tokenizer, HELLO)
+
+
+@pytest.mark.parametrize("messages", [None, 5])
+def test_what_holds_no_messages_is_refused(messages):
+    with pytest.raises(InputError, match="It must be a list of messages"):
+        chat.encode(ENCODING["gpt-2, chatml"], messages)
+
+
 def test_no_messages_are_refused():
     for empty in ([], ()):
         with pytest.raises(InputError, match="there are no messages"):

@@ -325,7 +325,7 @@ def test_what_is_no_file_gets_one_clear_line(tmp_path: Path):
         (tmp_path / "absent.gguf", "no such file, and no model of that name"),
         (tmp_path / "absent" / "deep.gguf", "no such file"),
         (tmp_path / "pipe", "a pipe or device"),
-        ("", "a folder without config.json"),
+        ("", "the model's name is empty"),
         ("~nobody-has-this-name/x", "no such file"),
         ("x" * 5000, "the name is too long"),
         ("smollm", "or one of: tiny, smollm2"),
@@ -483,9 +483,14 @@ def test_huge_values_are_values(small: Path):
     argv = ["the", "--max-tokens", huge, "--top-k", huge, "--seed", huge, "--context", "9"]
     answer = one_json_line(run("generate", small, *argv, "--json"))
     assert (answer["finish_reason"], answer["stats"]["seed"]) == ("context", int(huge))
-    for penalty in ("1e-300", "1e300", "5e-324"):
-        result = run("generate", small, "the", "--repeat-penalty", penalty, "--max-tokens", "3")
-        assert result.status == 0 or "not finite" in result.err
+    for penalty in ("1e-300", "1e300"):
+        argv = ["the", "--repeat-penalty", penalty, "--max-tokens", "3"]
+        assert run("generate", small, *argv).status == 0
+
+
+def test_a_penalty_that_makes_logits_infinite_is_to_blame_for_it(small: Path):
+    result = run("generate", small, "the", "--repeat-penalty", "5e-324")
+    assert_one_clear_line(result, "repeat_penalty of 5e-324 makes logits infinite", "nearer to 1")
 
 
 def test_an_empty_prompt(small: Path):
@@ -663,12 +668,148 @@ def test_a_full_disk(small: Path, tmp_path: Path):
         assert_one_clear_line(result, "cannot write the output: No space left on device.")
 
 
+@needs_full
+def test_help_on_a_full_disk():
+    with open("/dev/full", "wb") as full:
+        result = run_process("--help", stdout=full)
+    assert_one_clear_line(result, "cannot write the output: No space left on device.")
+
+
+def closing(redirections: str, *argv: object) -> Result:
+    """One command that a shell starts with some of its streams closed or led elsewhere."""
+    command = ["sh", "-c", f'exec "$@" {redirections}', "sh", *COMMAND, *map(str, argv)]
+    done = subprocess.run(command, capture_output=True, text=True, env=BUFFERED, timeout=120)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&-", "<&- 2>&-"])
+def test_without_stderr_or_stdin(small: Path, closed: str):
+    answer = run("generate", small, "the", "--max-tokens", 3, *GREEDY)
+    assert closing(closed, "generate", small, "the", "--max-tokens", 3, *GREEDY) == answer
+    assert closing(closed, "chat", small).err == ""
+    tally = closing("2>&-", "ladder", "no-such-model")  # it would say how far it is
+    assert tally == (1, "", "")
+
+
 def test_without_stdout(small: Path):
-    shell = 'exec "$@" >&-'
-    result = subprocess.run(
-        ["sh", "-c", shell, "sh", *COMMAND, "inspect", str(small)], stderr=subprocess.PIPE
+    generate = ["generate", small, "the", "--max-tokens", 3]
+    for argv in (["inspect", small], generate, [*generate, "--json"], ["--help"]):
+        result = closing(">&-", *argv)
+        assert_one_clear_line(result, "cannot write the output: stdout is closed.")
+    assert closing(">&- 2>&- <&-", *generate) == (1, "", "")
+
+
+@needs_full
+def test_remarks_may_be_lost(small: Path, tmp_path: Path):
+    answer = run("generate", small, "the", "--max-tokens", 3, *GREEDY)
+    assert closing("2>/dev/full", "generate", small, "the", "--max-tokens", 3, *GREEDY) == answer
+    assert closing("2>/dev/full", "inspect", tmp_path / "none") == (1, "", "")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "")])
+def test_only_stdout_is_blamed_for_its_errors(monkeypatch: pytest.MonkeyPatch, error: OSError):
+    """An error without a file's name may come from anywhere, a broken pipe from any pipe."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "load", fail)
+    status, out, err = run("generate", "m", "p")
+    assert (status, out) == (1, "")
+    assert err.startswith(f"llambda: internal error: {type(error).__name__}: ")
+
+
+# ---------------------------------------------------------------- outputs that are inputs
+
+
+def names_of(path: Path, folder: Path) -> Iterator[Path]:
+    """The file by its name, by another name, by a symbolic and by a hard link."""
+    yield path
+    yield path.parent / ".." / path.parent.name / path.name
+    (folder / "soft").symlink_to(path)
+    (folder / "hard").hardlink_to(path)
+    yield from (folder / "soft", folder / "hard")
+
+
+WRITERS = {
+    "logits": lambda model, out: ["logits", model, "--ids", "1", "--out", out],
+    "log": lambda model, out: ["generate", model, "the", "--log", out],
+    "chat": lambda model, out: ["chat", model, "--log", out],
+    "ladder": lambda model, out: ["ladder", model, "--out", out],
+    "quantize": lambda model, out: ["quantize", model, out, "--type", "Q8_0"],
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_no_output_replaces_the_model(whole: bytes, tmp_path: Path, writer: str):
+    model, links = tmp_path / "in" / "m.gguf", tmp_path / "links"
+    model.parent.mkdir()
+    links.mkdir()
+    model.write_bytes(whole)
+    for out in names_of(model, links):
+        result = run(*WRITERS[writer](model, out))
+        assert_one_clear_line(result, f"{out}: the output is the input. Name another file.")
+    assert model.read_bytes() == whole
+    assert (links / "soft").is_symlink()
+
+
+@pytest.mark.parametrize("writer", ["logits", "log"])
+def test_no_output_replaces_a_part_of_a_model(tmp_path: Path, writer: str):
+    """Whether the model can be read or not: here it cannot."""
+    folder, parts = tmp_path / "hf", [f"m-{i:05}-of-00003.gguf" for i in (1, 2, 3)]
+    folder.mkdir()
+    shards = ["model.safetensors", "model-00001-of-00002.safetensors"]
+    settings = ["config.json", "tokenizer.json", "model.safetensors.index.json"]
+    for name in (*shards, *settings):
+        (folder / name).write_bytes(b"precious")
+        result = run(*WRITERS[writer](folder, folder / name))
+        assert_one_clear_line(result, "the output is the input")
+        assert (folder / name).read_bytes() == b"precious"
+    for name in parts:
+        (tmp_path / name).write_bytes(b"precious")
+        result = run(*WRITERS[writer](tmp_path / parts[0], tmp_path / name))
+        assert_one_clear_line(result, "the output is the input")
+        assert (tmp_path / name).read_bytes() == b"precious"
+
+
+def test_the_tour_does_not_replace_the_tiny_model(tmp_path: Path, tiny_path: Path):
+    (tmp_path / "link").symlink_to(tiny_path)
+    assert_one_clear_line(run("tour", "--out", tmp_path / "link"), "the output is the input")
+
+
+def test_an_output_beside_the_model_is_written(whole: bytes, tmp_path: Path):
+    model = tmp_path / "m.gguf"
+    model.write_bytes(whole)
+    for name, writer in (("a", "logits"), ("b", "log"), ("c", "quantize")):
+        assert run(*WRITERS[writer](model, tmp_path / name)).status == 0
+        assert run(*WRITERS[writer](model, tmp_path / name)).status == 0, "once more"
+        assert (tmp_path / name).stat().st_size > 0
+    assert model.read_bytes() == whole
+
+
+@pytest.mark.parametrize("writer", ["logits", "log", "quantize"])
+def test_links_in_a_circle_are_no_output(small: Path, tmp_path: Path, writer: str):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    result = run(*WRITERS[writer](small, tmp_path / "a"))
+    assert_one_clear_line(result, f"{tmp_path / 'a'}: symbolic links that lead in a circle")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    assert (tmp_path / "a").is_symlink()
+
+
+# ---------------------------------------------------------------- full disks
+
+
+def test_logits_for_which_there_is_no_room(small: Path, tmp_path: Path):
+    """NumPy's own words for it would name no reason: '3192 requested and 896 written'."""
+    argv = ["logits", str(small), "--ids", "1,2,3", "--out", str(tmp_path / "x.npy")]
+    shell = 'ulimit -f 1; exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", shell, "sh", *COMMAND, *argv], capture_output=True, text=True, timeout=120
     )
-    assert (result.returncode, result.stderr) == (0, b"")
+    result = Result(done.returncode, done.stdout, done.stderr)
+    assert_one_clear_line(result, f"{tmp_path / 'x.npy'}: larger than a file may be", "ulimit -f")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_installed_command(small: Path):

@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from llambda import config_hf
 from llambda.config import ModelConfig, RopeConfig
-from llambda.config_hf import IGNORED, from_hf
+from llambda.config_hf import IGNORED, TOKEN_IDS, from_hf
 from llambda.errors import LlambdaError, ModelFileError, UnsupportedError
 from llambda.kernels.rope import frequencies
 
@@ -499,6 +499,7 @@ def test_a_long_value_is_cut_short():
     ("key", "value"),
     [
         ("hidden_act", "silu"),
+        ("hidden_act", "swish"),
         ("rope_interleaved", False),
         ("partial_rotary_factor", 1.0),
         ("is_encoder_decoder", False),
@@ -519,6 +520,33 @@ def test_what_is_ignored_may_be_anything(key: str):
         assert read(**{key: value}) == read()
 
 
+@pytest.mark.parametrize("key", TOKEN_IDS)
+def test_token_ids_are_of_their_kind(key: str):
+    for value in (None, 0, -1, 7, [], [7, 8]):
+        assert read(**{key: value}) == read()
+    for value in ("7", True, 1.0, [7, "8"], [[7]], {"a": 7}):
+        words = f"{key} is {value!r}, where a token id or a list of them"
+        assert words in refused(ModelFileError, **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope_interleaved", 0),
+        ("is_encoder_decoder", 0.0),
+        ("partial_rotary_factor", True),
+        ("add_bos_token", "false"),
+        ("architectures", ""),
+        ("architectures", {}),
+        ("architectures", False),
+    ],
+)
+def test_a_neutral_setting_is_of_its_kind(key: str, value: Any):
+    """For Python 0 is False, and an empty text is as good as none."""
+    assert key in (message := refused(**{key: value}))
+    assert repr(value) in message
+
+
 def test_what_is_ignored_changes_no_logit():
     """Of the ignored settings, those that LlamaConfig itself has."""
     changes = {
@@ -531,7 +559,7 @@ def test_what_is_ignored_changes_no_logit():
         "pretraining_tp": 2,
         "use_cache": False,
     }
-    known = set(transformers.LlamaConfig().to_dict()) & IGNORED
+    known = set(transformers.LlamaConfig().to_dict()) & {*IGNORED, *TOKEN_IDS}
     assert set(changes) <= known
     model, ids = build("grouped"), random_ids("grouped", 9)
     changed = transformers.LlamaForCausalLM(transformers.LlamaConfig(**COMMON | changes)).eval()

@@ -1,6 +1,12 @@
 """Conversations: what is new alone is evaluated, and the answers are those of a fresh start."""
 
+import builtins
+import gc
 import io
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +16,11 @@ from hypothesis import strategies as st
 from scripted import write_small
 
 import llambda
-from llambda import chat, repl
+from llambda import chat, generate, repl
 from llambda.conversation import Conversation, common_prefix
-from llambda.errors import ContextError, InputError
+from llambda.engines.base import State
+from llambda.errors import ContextError, InputError, UnsupportedError
+from llambda.eventlog import EventLog
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -119,6 +127,72 @@ def test_an_answer_that_is_stopped_is_kept_as_far_as_it_went(model: llambda.Mode
     assert conversation.ask("on").ids == model.chat(messages, **SETTINGS).ids
 
 
+def test_text_that_was_held_back_is_kept_and_shown(
+    model: llambda.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    settings = SETTINGS | {"max_tokens": 4}
+    whole = Conversation(model, **settings).ask("the").text
+    interrupt_in(monkeypatch, model.engine, "forward", at=4)
+    held = Conversation(model, stop=[f"{whole} ZZZ"], **settings)
+    type_lines(monkeypatch, "the\n")
+    repl.converse(held)
+    monkeypatch.undo()
+    text = held.messages[-1]["content"]
+    assert 0 < len(text) < len(whole) and whole.startswith(text)
+    assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_an_answer_to_an_earlier_question_is_not_kept(model: llambda.Model):
+    """Nor can it be read on: the state is the new answer's."""
+    conversation = Conversation(model, **SETTINGS)
+    first = conversation.ask("the")
+    assert next(iter(first))
+    second = conversation.ask("on")
+    with pytest.raises(InputError, match="the last question"):
+        conversation.keep(first)
+    assert second.ids == model.chat([{"role": "user", "content": "on"}], **SETTINGS).ids
+    with pytest.raises(InputError, match="used for something else"):
+        _ = first.text
+    conversation.keep(second)
+    assert [m["content"] for m in conversation.messages] == ["on", second.text]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": -1},
+        {"top_k": -1},
+        {"top_p": 2},
+        {"min_p": 2},
+        {"repeat_penalty": 0},
+        {"seed": -1},
+        {"max_tokens": -1},
+        {"stop": [""]},
+        {"system": "\udcff"},
+    ],
+)
+def test_settings_for_no_answer_are_refused_at_once(model: llambda.Model, settings: dict[str, Any]):
+    with pytest.raises(InputError) as caught:
+        Conversation(model, **settings)
+    assert caught.value.fix
+
+
+def test_a_question_without_an_answer_is_logged(model: llambda.Model, tmp_path: Path):
+    log = tmp_path / "log"
+    conversation = Conversation(model, log=EventLog(log), **SETTINGS)
+    with pytest.raises(ContextError) as caught:
+        conversation.ask("x" * 500)
+    model.tokenizer.chat_template, template = None, model.tokenizer.chat_template
+    try:
+        with pytest.raises(UnsupportedError, match="template"):
+            conversation.ask("x")
+    finally:
+        model.tokenizer.chat_template = template
+    first, second = (json.loads(line) for line in log.read_text().splitlines())
+    assert (first["event"], first["error"]) == ("error", str(caught.value))
+    assert second["event"] == "error" and "template" in second["error"]
+
+
 def test_a_conversation_longer_than_the_context(model: llambda.Model):
     conversation = Conversation(model, **SETTINGS)
     talk(conversation, ["the"])
@@ -128,6 +202,24 @@ def test_a_conversation_longer_than_the_context(model: llambda.Model):
     assert conversation.messages == before
     messages = [*before, {"role": "user", "content": "on"}]
     assert conversation.ask("on").ids == model.chat(messages, **SETTINGS).ids
+
+
+def interrupt_in(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int | None = None
+) -> None:
+    """Have Ctrl-C pressed as this function begins and as it ends, in its n-th call or in each."""
+    function, calls = getattr(owner, name), []
+
+    def interrupted(*args: Any, **named: Any) -> Any:
+        calls.append(name)
+        if at in (None, len(calls)):
+            signal.raise_signal(signal.SIGINT)
+        result = function(*args, **named)
+        if at in (None, len(calls)):
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2), min_size=1))
@@ -186,6 +278,173 @@ def test_an_interrupt_ends_the_answer_not_the_conversation(
     assert second == model.chat(messages, **SETTINGS).text
 
 
+def typing(lines: list[str], asked: Callable[[int], None]) -> Callable[[str], str]:
+    """Stands in for `input`; says how many lines were asked for."""
+    count = 0
+
+    def typed(prompt: str) -> str:
+        nonlocal count
+        count += 1
+        asked(count)
+        if count > len(lines):
+            raise EOFError
+        return lines[count - 1]
+
+    return typed
+
+
+WATCHED = tuple(module.__file__ for module in (repl, generate, llambda.conversation))
+
+
+class InterruptAt:
+    """Ctrl-C at the n-th moment between the first prompt and the second.
+
+    Those are where Python looks for signals: when a function begins, and when one of C has ended.
+    """
+
+    def __init__(self, number: int):
+        self.left = number
+
+    def asked(self, count: int) -> None:
+        sys.setprofile(self.watch if count == 1 else None)
+
+    def watch(self, frame: Any, event: str, argument: object) -> None:
+        if frame.f_code.co_filename in WATCHED and event in ("call", "c_return"):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+
+def check_unharmed(conversation: Conversation, log: Path, last: str) -> None:
+    """The last question has its whole answer, and the log an end of all that were kept."""
+    roles = [message["role"] for message in conversation.messages]
+    assert roles == ["user", "assistant"] * (len(roles) // 2)
+    *before, question, answer = conversation.messages
+    assert question["content"] == last
+    expected = conversation.model.chat([*before, question], **SETTINGS)
+    assert answer["content"] == expected.text
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    finishes = [event for event in events if event["event"] == "finish"]
+    assert len(finishes) == len(roles) // 2
+    assert sum(e["tokens"] for e in events if e["event"] == "tokens") == sum(
+        e["tokens"] for e in finishes
+    )
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """What is raised while garbage is collected, at moments of Python's choice, is dropped."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_an_interrupt_at_any_moment_ends_at_most_the_answer(
+    model: llambda.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    whole = Conversation(model, **SETTINGS).ask("the").text
+    stop = [f"{whole[3:]} ZZZ"]  # its beginning is held back until the end
+    outcomes, number, interrupt = set(), 0, InterruptAt(1)
+    while interrupt.left <= 0 or number == 0:
+        number += 1
+        log, interrupt = tmp_path / f"{number}", InterruptAt(number)
+        conversation = Conversation(model, log=EventLog(log), **SETTINGS, stop=stop)
+        monkeypatch.setattr(builtins, "input", typing(["the", "on"], interrupt.asked))
+        repl.converse(conversation)
+        check_unharmed(conversation, log, "on")
+        if len(conversation.messages) == 4:
+            assert whole.startswith(conversation.messages[1]["content"])
+        outcomes.add(tuple(len(message["content"]) > 0 for message in conversation.messages[:-2]))
+    assert number > 100
+    assert outcomes == {(), (True, False), (True, True)}
+
+
+PLACES = {
+    "ask": (Conversation, "ask"),
+    "keep": (Conversation, "keep"),
+    "encode": (chat, "encode"),
+    "render": (chat, "render"),
+    "truncate": (State, "truncate"),
+    "generate": (llambda.Model, "generate"),
+    "start": (generate.Answer, "start"),
+    "take": (generate.Answer, "take"),
+    "end": (generate.Answer, "end"),
+    "_finish": (generate.Answer, "_finish"),
+    "_log_tokens": (generate.Answer, "_log_tokens"),
+    "cancel": (generate.Generation, "cancel"),
+    "write": (EventLog, "write"),
+    "print": (builtins, "print"),
+}
+
+
+@pytest.mark.parametrize("second", PLACES)
+@pytest.mark.parametrize("at", [1, 3])
+def test_interrupts_one_after_another(
+    model: llambda.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, second: str, at: int
+):
+    """One in a step of the answer, or before it, and then whenever something else is called."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    log = tmp_path / "log"
+    conversation = Conversation(model, log=EventLog(log), **SETTINGS)
+    with monkeypatch.context() as patched:
+        interrupt_in(patched, model.engine, "forward", at)
+        interrupt_in(patched, *PLACES[second])
+        type_lines(patched, "the\non\n")
+        repl.converse(conversation)
+    type_lines(monkeypatch, "one\n")
+    repl.converse(conversation)
+    check_unharmed(conversation, log, "one")
+
+
+def test_an_interrupt_just_after_a_question_withdraws_it(
+    model: llambda.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    conversation = Conversation(model, **SETTINGS)
+    with monkeypatch.context() as patched:
+        interrupt_in(patched, repl, "answer", at=1)
+        type_lines(patched, "the\non\n")
+        repl.converse(conversation)
+    assert [m["content"] for m in conversation.messages[::2]] == ["on"]
+    assert capsys.readouterr().out == f"\n{conversation.messages[1]['content']}\n"
+
+
+def test_an_interrupt_never_reaches_the_engine(
+    model: llambda.Model, monkeypatch: pytest.MonkeyPatch
+):
+    """Its threads may be waiting for one another: the step ends, and the answer with it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    forward, steps = model.engine.forward, []
+
+    def interrupted(*args: Any, **named: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        steps.append(forward(*args, **named))
+        return steps[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model.engine, "forward", interrupted)
+        type_lines(patched, "the\n")
+        repl.converse(Conversation(model, **SETTINGS))
+    assert len(steps) == 1
+
+
+def test_an_interrupt_is_left_to_a_handler_that_is_not_pythons():
+    """A shell has its background jobs ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with repl.Interrupts().handled():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with repl.Interrupts().handled():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_an_interrupt_at_the_prompt_goes_on(
     model: llambda.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -213,6 +472,15 @@ def test_what_cannot_be_answered_is_said_and_loses_nothing(
     _, err = capsys.readouterr()
     assert [message["content"] for message in conversation.messages[::2]] == ["the", "on"]
     assert "context" in err and "/new" in err and "Traceback" not in err
+
+
+def test_a_new_conversation_is_advised_only_to_who_has_one(
+    model: llambda.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    type_lines(monkeypatch, f"{'x' * 500}\n")
+    repl.converse(Conversation(model, "be one", **SETTINGS))
+    err = capsys.readouterr().err
+    assert "Shorten the prompt" in err and "/new" not in err
 
 
 def test_a_model_without_a_template_is_refused(tiny_path: Path):

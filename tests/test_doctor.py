@@ -130,6 +130,21 @@ def test_notes(complete: None, monkeypatch: pytest.MonkeyPatch):
     assert doctor.notes("avx2", None, 4) == ["smollm2 is not fetched: run llambda fetch smollm2"]
 
 
+def test_a_data_cache_that_cannot_be_used_is_a_finding(
+    measured: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LLAMBDA_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(doctor, "KEEP", False)
+    facts = doctor.examine()
+    assert facts["models"]["smollm2"] is False
+    compiling, model = facts["notes"][-2:]
+    assert compiling.startswith(f"nothing can be written to {tmp_path / 'file'}: kernels are")
+    assert "set LLAMBDA_HOME" in compiling
+    assert model.startswith("smollm2 cannot be looked for: ")
+    assert "a file where a folder is needed" in model
+
+
 def test_versions():
     assert doctor.version_of("numpy") == metadata.version("numpy")
     assert doctor.version_of("a-package-that-is-not-there") is None

@@ -4,11 +4,13 @@ Every row is a command as a person would type it. The line must hold the words o
 those of its remedy; the exit status is 1, stdout stays empty and no traceback is shown.
 """
 
+import ast
 import contextlib
 import io
 import json
 import struct
 import sys
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +18,10 @@ from typing import NamedTuple
 
 import gguf
 import pytest
+import transformers
 from scripted import small_tensors, write_small
 
-from llambda import cli, model, paths
+from llambda import cli, errors, model, paths
 from llambda.course import lessons
 
 Arguments = list[object]
@@ -78,6 +81,20 @@ def sharded(folder: Path) -> Path:
     return folder / "hf"
 
 
+def without_tokenizer(folder: Path) -> Path:
+    config = transformers.LlamaConfig(
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder / "hf")
+    return folder / "hf"
+
+
 def with_lesson(folder: Path, source: str = "# 00 · A\n*5 minutes · difficulty 1 of 5*") -> Path:
     (folder / "shelf").mkdir(exist_ok=True)
     cell = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": source}
@@ -96,6 +113,11 @@ def lesson(action: str, number: int, folder: Path, *more: object) -> Arguments:
 
 def generate(source: object, *more: object) -> Arguments:
     return ["generate", source, "the", "--temperature", "0", *more]
+
+
+def chat(folder: Path, *options: object) -> Arguments:
+    """Refused before a question is read: the tests' input has none."""
+    return ["chat", folder / "small.gguf", *options]
 
 
 ROWS = {
@@ -158,6 +180,42 @@ ROWS = {
         "temperature is -1.0",
         "0 or more",
     ),
+    "prompt longer than the model's context": Row(
+        lambda f: ["generate", f / "small.gguf", "x" * 100], "context 64", "no larger context"
+    ),
+    "chat, temperature below 0": Row(
+        lambda f: chat(f, "--temperature", "-1"), "temperature is -1.0", "0 or more"
+    ),
+    "chat, top-p above 1": Row(
+        lambda f: chat(f, "--top-p", "2"), "top_p is 2.0", "between 0 and 1"
+    ),
+    "chat, empty stop string": Row(
+        lambda f: chat(f, "--stop", ""), "'' is no stop string", "at least one character"
+    ),
+    "chat, tokens below 0": Row(
+        lambda f: chat(f, "--max-tokens", "-1"), "max_tokens is -1", "0 or more"
+    ),
+    "chat, message that is no text": Row(
+        lambda f: chat(f, "--system", "\udcff"), "not valid Unicode", "UTF-8 is expected"
+    ),
+    "comparison longer than the context": Row(
+        lambda f: ["compare", f / "small.gguf", "--ids", "1,2,3", "--context", "2"],
+        "the prompt has 3 tokens and the context 2",
+        "ask for a larger context",
+    ),
+    "comparison longer than the model's context": Row(
+        lambda f: ["compare", f / "small.gguf", "--ids", ",".join("1" * 65)],
+        "the prompt has 65 tokens and the context 64",
+        "no larger context",
+    ),
+    "logits longer than the model's context": Row(
+        lambda f: ["logits", f / "small.gguf", "--ids", ",".join("1" * 65), "--out", f / "x.npy"],
+        "do not fit in a context of 64",
+        "no larger context",
+    ),
+    "folder without tokenizer.json": Row(
+        lambda f: generate(without_tokenizer(f)), "without tokenizer.json", "Fetch it from"
+    ),
     "unknown engine": Row(
         lambda f: generate(f / "small.gguf", "--engine", "warp"), "'warp'", "one of naive, cached"
     ),
@@ -188,7 +246,11 @@ ROWS = {
 
 def check(arguments: Arguments, fault: str, remedy: str) -> None:
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        unittest.mock.patch("sys.stdin", io.StringIO()),
+    ):
         status = cli.main([str(argument) for argument in arguments])
     line = err.getvalue()
     assert status == 1
@@ -243,6 +305,60 @@ def test_no_permission(folder: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr("llambda.tensorfile.open", denied, raising=False)
     check(generate(folder / "small.gguf"), "permission denied", "Check who may read")
+
+
+def test_a_disk_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("llambda.tensorfile.open", failing, raising=False)
+    check(generate(folder / "small.gguf"), "Input/output error", "Check the disk")
+
+
+# ---------------------------------------------------------------- remedies
+
+SOURCES = Path(errors.__file__).parent
+KINDS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and "Error" in name}
+# Of files and of what they hold: what a person meets without having written a line of code.
+OF_FILES = KINDS - {"LlambdaError", "InputError", "ContextError", "MissingPackageError"}
+READERS = """
+    paths tensorfile gguf gguf_split safetensors config config_hf weights naming entries vocabulary
+    modelfile
+    """.split()
+NO_REMEDY = {
+    ("kernels/matrix.py", "UnsupportedError"),  # of a type that load() refuses, with its remedy
+    ("rival.py", "ModelFileError"),  # llama.cpp's, which says no more than that it cannot
+    ("rival.py", "ResourceError"),
+}
+
+
+def without_remedy(source: str, kinds: set[str]) -> list[str]:
+    """The kinds of errors made without `fix`, one for each place."""
+    return [
+        node.func.id
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds
+        if not any(keyword.arg == "fix" for keyword in node.keywords)
+    ]
+
+
+def test_what_a_model_file_can_meet_has_a_remedy():
+    found = set()
+    for path in SOURCES.rglob("*.py"):
+        place = path.relative_to(SOURCES).as_posix()
+        kinds = KINDS if place.removesuffix(".py") in READERS else OF_FILES
+        if not place.startswith("course/"):
+            found |= {(place, kind) for kind in without_remedy(path.read_text("utf-8"), kinds)}
+    assert found == NO_REMEDY
+
+
+def test_every_reader_is_there():
+    assert [name for name in READERS if not (SOURCES / f"{name}.py").is_file()] == []
+
+
+def test_a_missing_remedy_would_be_noticed():
+    source = "raise ModelFileError('a', where=b)\nraise ModelFileError('a', fix='c')"
+    assert without_remedy(source, OF_FILES) == ["ModelFileError"]
 
 
 def test_the_check_can_fail(folder: Path):

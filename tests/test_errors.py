@@ -21,6 +21,12 @@ from llambda.errors import (
     require_number,
 )
 
+
+class Mute:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
 KINDS = [
     kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)
 ]
@@ -135,6 +141,30 @@ def test_any_other_number_is_refused_with_its_name(value: Any, whole: bool):
         require_number("top_k", value, 1 if whole else 0, 7, "up to 7", whole)
     kind = "a whole number" if whole else "a number"
     assert str(caught.value) == f"top_k is {value!r}. It must be {kind}, up to 7."
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 5000, [7] * 5000, 10**600, 10**5000, Mute()], ids=["text", "list", *"abc"]
+)
+def test_a_value_is_quoted_at_a_length_that_can_be_read(value: Any):
+    with pytest.raises(InputError) as caught:
+        require_number("top_k", value, 0, 7, "up to 7", whole=True)
+    assert len(str(caught.value)) < 600
+    assert str(caught.value).startswith("top_k is ")
+    assert str(caught.value).endswith(". It must be a whole number, up to 7.")
+
+
+@pytest.mark.parametrize("letter", ["x", "\0", "\U0001f642", "\U000e0001"])
+def test_no_error_tells_all_of_a_long_text(letter: str):
+    """What is wrong and where may quote a file; what to do is our own text."""
+    long = f"begin{letter * 5000}end"
+    error = LlambdaError(f"odd {long}", where=long, fix="Mend it.")
+    assert len(str(error)) < 1100
+    assert len(error.what) < 600
+    assert str(error).startswith("begin")
+    assert "end: odd begin" in str(error)
+    assert str(error).endswith("end. Mend it.")
+    assert str(LlambdaError("x" * errors.LONGEST)) == "x" * errors.LONGEST
 
 
 def test_without_an_upper_bound_infinity_is_still_refused():

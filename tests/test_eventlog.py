@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from llambda.errors import FileAccessError, ResourceError
@@ -55,6 +56,38 @@ def test_an_unwritable_path_is_found_out_at_once(
     (tmp_path / "file").touch()
     with pytest.raises(FileAccessError):
         EventLog(name)
+
+
+def test_a_name_that_no_file_can_have():
+    with pytest.raises(FileAccessError, match="no file can have this name"):
+        EventLog("a\0b")
+
+
+def test_without_a_path_memory_is_not_measured(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(psutil, "Process", None)
+    EventLog().write("one", 0)
+
+
+def test_nothing_is_said_while_python_shuts_down(tmp_path: Path, tiny_path: Path):
+    """An answer that nobody read to its end ends with its names gone, or those of its modules."""
+    code = (
+        "import sys, llambda, llambda.config as other\n"
+        "from llambda.eventlog import EventLog\n"
+        f"model = llambda.load({str(tiny_path)!r}, 'naive')\n"
+        "def begin(log):\n"
+        "    answer = model.generate('The', max_tokens=9, log=log)\n"
+        "    pieces = iter(answer)\n"
+        "    next(pieces)\n"
+        "    return answer, pieces\n"
+        "log = EventLog(sys.argv[1])\n"
+        "here, there = [begin(None), begin(log)], [begin(None), begin(log)]\n"
+        "other.there = there\n"
+        "del there\n"
+    )
+    path = tmp_path / "log.jsonl"
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["prefill"] * 2
 
 
 def test_a_full_disk_is_an_error_with_words():

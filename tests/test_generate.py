@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scripted import GREEDY, ScriptedEngine, saying, scripted, spelling, write_small
 
 import llambda
+from llambda.engines.base import State
 from llambda.errors import ContextError, FileAccessError, InputError, LlambdaError
 from llambda.eventlog import EventLog
 from llambda.generate import LOGGED_BATCH, Generation
@@ -116,6 +117,78 @@ def test_a_state_that_does_not_fit_the_prompt_is_refused(prompt: list[int]):
     engine.forward(state, [0, 2])
     with pytest.raises(InputError, match=r"holds other ids|no token ids"):
         Generation(engine, spelling(ABC), prompt, GREEDY, 3, [], 50, state=state).text  # noqa: B018
+
+
+# ---------------------------------------------------------------- a state in two hands
+
+USED = "the state was used for something else meanwhile"
+
+
+def from_one_state(*prompts: list[int]) -> tuple[State, list[Generation]]:
+    """Answers to several prompts, all to be made in the same state."""
+    engine = ScriptedEngine(lambda ids: np.eye(5, dtype=np.float32)[(ids[-1] + 1) % 4], 5)
+    state = engine.new_state(50)
+    tokenizer = spelling(ABC)
+    answers = [Generation(engine, tokenizer, p, GREEDY, 3, [], 50, state=state) for p in prompts]
+    return state, answers
+
+
+@pytest.mark.parametrize("other", [[1], [1, 2, 1], [2], [1, 1, 1, 1]])
+def test_an_answer_beside_another_in_one_state_is_refused(other: list[int]):
+    """Unless the state happens to hold the beginning of its prompt; then the other one is."""
+    _, (first, second) = from_one_state([1], other)
+    assert next(iter(first)) == "b"
+    begins = other[:2] == [1, 2]
+    refused, right = (first, second) if begins else (second, first)
+    alone = from_one_state(right.prompt_ids)[1][0]
+    assert right.ids == alone.ids
+    with pytest.raises(InputError, match=USED):
+        _ = refused.text
+    with pytest.raises(InputError, match=USED):
+        _ = refused.finish_reason
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda state: state.engine.forward(state, [3]),
+        lambda state: state.truncate(0),
+        lambda state: state.truncate(state.length - 1),
+        lambda state: (state.truncate(1), state.engine.forward(state, [3, 3])),
+    ],
+    ids=["forward", "emptied", "cut", "rewritten"],
+)
+def test_a_state_that_is_used_during_an_answer(use: Callable[[State], Any], tmp_path: Path):
+    state, (answer,) = from_one_state([1])
+    answer._answer.write = EventLog(tmp_path / "log").write
+    reader = iter(answer)
+    assert (next(reader), next(reader)) == ("b", "c")
+    use(state)
+    ids = list(state.ids)
+    with pytest.raises(InputError, match=USED):
+        next(reader)
+    assert state.ids == ids  # what the other one wrote stays
+    assert names(tmp_path / "log") == ["prefill", "error"]
+
+
+def test_a_state_that_another_thread_uses_during_a_step():
+    _, (answer,) = from_one_state([1])
+    forward = answer.engine.forward
+
+    def after_another(state: State, ids: Sequence[int]) -> Any:
+        forward(state, [3])
+        return forward(state, ids)
+
+    answer.engine.forward = after_another  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=USED):
+        _ = answer.text
+
+
+def test_answers_may_follow_one_another_in_a_state():
+    state, (first, second) = from_one_state([1], [1, 2, 3, 3])
+    assert first.ids == [2, 3, 0]
+    assert state.ids == [1, 2, 3]
+    assert second.ids == [0, 1, 2]
 
 
 def test_the_text_is_the_decoded_ids():
@@ -260,20 +333,41 @@ def test_cancel_keeps_what_there_is(tmp_path: Path):
     assert names(log) == ["prefill", "tokens", "finish"]
 
 
-def test_cancel_shows_no_more_of_what_was_held():
-    generation = scripted(ABC, [1, 2, 1, 3], stop=["baa"])
+@pytest.mark.parametrize(("token", "rest"), [("xab", "ab"), (b"x\xe2\x80", "\ufffd")])
+def test_cancel_shows_what_was_held(token: str | bytes, rest: str):
+    """The beginning of a stop string, or of a character."""
+    generation = scripted(["?", token, "y"], [1, 2], stop=["abc"])
     reader = iter(generation)
-    assert next(reader) == "a"
+    assert next(reader) == "x"
     generation.cancel()
-    assert outcome(generation) == ("a", [1], "cancelled")
+    assert list(reader) == [rest]
+    assert outcome(generation) == (f"x{rest}", [1], "cancelled")
 
 
-def test_cancel_before_the_first_piece():
-    generation = scripted(ABC, [1, 2, 3])
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_cancel_in_a_step_shows_what_was_held(tokens: int):
+    """A stop string is on its way, so that no piece was shown yet."""
+    speak = saying([1, 2, 3], len(ABC))
+
+    def answer(ids: list[int]) -> np.ndarray:
+        if len(ids) == tokens + 1:
+            generation.cancel()
+        return speak(ids)
+
+    generation = generation_of(ScriptedEngine(answer, len(ABC)), stop=["abcabc"])
+    assert outcome(generation) == ("abc"[:tokens], [1, 2, 3][:tokens], "cancelled")
+    assert list(generation) == ["abc"[:tokens]]
+
+
+def test_cancel_before_the_first_piece(tmp_path: Path):
+    log = tmp_path / "log.jsonl"
+    generation = scripted(ABC, [1, 2, 3], log=EventLog(log))
     generation.cancel()
     assert outcome(generation) == ("", [], "cancelled")
     assert generation.engine.calls == []
     assert generation.stats["new_tokens"] == 0
+    generation.cancel()
+    assert names(log) == ["finish"]
 
 
 def test_cancel_after_the_end_changes_nothing():
@@ -283,7 +377,7 @@ def test_cancel_after_the_end_changes_nothing():
     assert outcome(generation) == ("ab", [1, 2], "length")
 
 
-@pytest.mark.parametrize(("stop", "shown"), [((), "ab"), (("bc",), "a")])
+@pytest.mark.parametrize(("stop", "shown"), [((), "ab"), (("bc",), "ab")])
 def test_cancel_from_another_thread_ends_after_the_step(
     tmp_path: Path, stop: tuple[str, ...], shown: str
 ):
@@ -326,6 +420,26 @@ def test_an_interrupt_passes_through_and_cancels(tmp_path: Path):
     assert outcome(generation) == ("ab", [1, 2], "cancelled")
     assert names(log) == ["prefill", "tokens", "finish"]
     assert events(log)[-1]["finish_reason"] == "cancelled"
+
+
+@pytest.mark.parametrize("event", ["tokens", "finish"])
+def test_an_interrupt_while_the_end_is_logged(tmp_path: Path, event: str):
+    """The log is told of it all the same, once."""
+    log = EventLog(tmp_path / "log")
+    generation = scripted(ABC, [1, 2], stop=["bc"])
+    left = [event]
+
+    def write(name: str, *args: Any, **named: Any) -> None:
+        if name in left:
+            left.remove(name)
+            raise KeyboardInterrupt
+        log.write(name, *args, **named)
+
+    generation._answer.write = write
+    with pytest.raises(KeyboardInterrupt):
+        list(generation)
+    assert outcome(generation) == ("ab", [1, 2], "length")
+    assert names(tmp_path / "log") == ["prefill", "tokens", "finish"]
 
 
 def test_a_failure_is_raised_logged_and_never_taken_for_an_answer(tmp_path: Path):
@@ -374,6 +488,19 @@ def test_a_prompt_longer_than_the_context_is_refused():
         scripted(ABC, [1], prompt=[0] * 4, context=3)
     with pytest.raises(ContextError, match="the prompt has 2 tokens and the context 1"):
         scripted(ABC, [1], prompt=[0, 0], context=1, max_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("context", "remedy"),
+    [(3, "or ask for a larger context"), (4, "this model has no larger context")],
+)
+def test_a_larger_context_is_advised_where_there_is_one(context: int, remedy: str):
+    engine = ScriptedEngine(saying([1], len(ABC)), len(ABC))
+    engine.config.context_length = 4
+    with pytest.raises(ContextError, match=remedy):
+        Generation(engine, spelling(ABC), [0] * 5, GREEDY, 1, [], context)
+    with pytest.raises(ContextError, match=remedy):
+        engine.forward(engine.new_state(context), [0] * 5)
 
 
 @pytest.mark.parametrize("token", [5, -1, 2**31, 10**30])

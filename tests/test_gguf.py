@@ -891,6 +891,16 @@ def test_odd_split_keys_are_refused(tmp_path: Path, keys: list[bytes]):
     assert "part" in refused(path) or "split.count" in refused(path)
 
 
+def test_parts_that_do_not_count_their_tensors_are_refused(tmp_path: Path):
+    for number in range(2):
+        keys = [key("split.no", "u16", number), key("split.count", "u16", 2)]
+        path = tmp_path / f"m-0000{number + 1}-of-00002.gguf"
+        path.write_bytes(file(keys, [info("ab"[number], [4])], bytes(16)))
+    message = refused(tmp_path / "m-00001-of-00002.gguf")
+    assert "it does not say how many tensors its parts hold together" in message
+    assert "None" not in message
+
+
 def test_a_model_in_one_part_needs_no_name(write: Callable[[bytes], Path]):
     assert attempt(write(part(0, 1, 1, "a"))) is None
     assert attempt(write(file([key("split.count", "u16", 0)], [info("a", [4])], bytes(16)))) is None

@@ -31,6 +31,7 @@ from llambda.oracle import Oracle, TorchEngine
 from llambda.race import Race, Run, Spread, Task, run_once, spread, task_for
 from llambda.rival import LlamaCpp
 from llambda.streaming import Stream
+from llambda.tensorfile import TensorFile
 
 SVG = "{http://www.w3.org/2000/svg}"
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -535,7 +536,8 @@ def test_a_wrong_rung_shows(quick: None, small: Path, monkeypatch: pytest.Monkey
 
 def test_a_folder_is_nothing_for_llama_cpp(library: Library, tmp_path: Path):
     model = build("grouped")
-    make = ladder.makers(model.config, model.weights, tmp_path, 1)["llama.cpp"]
+    folder = TensorFile(tmp_path, {}, {}, {})
+    make = ladder.makers(folder, model.config, model.weights, 1)["llama.cpp"]
     with pytest.raises(InputError, match="GGUF files only"):
         make()
 

@@ -75,7 +75,7 @@ def test_the_readme_lists_the_lessons():
 def test_the_lessons_in_figures(record_property: Callable[[str, object], None]):
     """The figures are checked above; conftest.py prints the table below the results."""
     text = table([lesson(name) for name in lesson_names()])
-    record_property("table", text)
+    record_property("table", ("the lessons in figures", text))
     assert len(text.splitlines()) == 1 + len(lesson_names())
 
 

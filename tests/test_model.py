@@ -2,6 +2,7 @@
 
 import gc
 import re
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from scripted import SIZES, SPARE, TOKENS, small_tensors, write_small
 
 import llambda
 from llambda import model as model_module
+from llambda import weights
 from llambda.cache import cache_bytes
 from llambda.engines import RUNGS
 from llambda.engines.fused import FusedState
@@ -26,7 +28,9 @@ from llambda.errors import (
     UnsupportedError,
 )
 from llambda.fetch import KNOWN
+from llambda.tensor import Tensor
 from llambda.tensorfile import TensorFile
+from llambda.weights import halves_from_pairs
 
 VOCAB_SIZE = SIZES["vocab_size"]
 TYPES = gguf.GGMLQuantizationType
@@ -199,6 +203,21 @@ def test_a_file_that_is_not_there(tmp_path: Path):
         llambda.load(long)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", Path("a\0b")])
+def test_a_name_that_no_file_can_have(name: Any):
+    with pytest.raises(FileAccessError, match="no file can have this name"):
+        llambda.load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("", "the model's name is empty"), (None, "None names no model"), (5, "5 "),
+                        (b"tiny", "b'tiny' names no model"), ([], r"\[\] names no model")]
+)  # fmt: skip
+def test_what_names_no_model(name: Any, words: str):
+    with pytest.raises(InputError, match=rf"^{words}.* Give a \.gguf file, .* tiny, smollm2\.$"):
+        llambda.load(name)
+
+
 def test_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def denied(self: Path, **_: Any) -> None:
         raise PermissionError(13, "Permission denied", str(self))
@@ -247,7 +266,7 @@ def test_a_cache_that_an_engine_does_not_have(path: Path, engine: Any, cache: st
 @pytest.mark.parametrize("value", [0, -1, 1.5, "2", float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["threads", "context"])
 def test_impossible_threads_and_context(path: Path, name: str, value: Any):
-    words = f"{name} is {value!r}. It must be a whole number, 1 or more."
+    words = f"{name} is {value!r}. It must be a whole number, 1 to "
     with pytest.raises(InputError, match=re.escape(words)):
         llambda.load(path, **{name: value})
 
@@ -262,13 +281,38 @@ def test_memory_is_asked_for_before_it_is_taken(path: Path, monkeypatch: pytest.
     with llambda.load(path) as model:
         numbers = sum(array.size for array in small_tensors().values())
         needed = 4 * numbers + cache_bytes(model.config, 64)
-    assert 4 * numbers == model.engine.weight_bytes(model.weights)
+        assert 4 * numbers == model.engine.weight_bytes(model.weights)
     monkeypatch.setattr(model_module, "available_memory", lambda: needed)
     llambda.load(path)
     monkeypatch.setattr(model_module, "available_memory", lambda: needed - 1)
     with pytest.raises(ResourceError, match=r"weights and cache take 0 MB of memory, and 0 MB are"):
         llambda.load(path)
     llambda.load(path, context=63)
+
+
+@pytest.mark.parametrize("engine", RUNGS)
+def test_nobody_keeps_what_an_engine_was_made_of(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+):
+    """Rows of q and k are copied on the way to an engine, which has a form of its own."""
+    copies: list[weakref.ref[np.ndarray]] = []
+
+    def watched(rows: Tensor, n_heads: int) -> Tensor:
+        copy = halves_from_pairs(rows, n_heads)
+        copies.append(weakref.ref(copy.buffer))
+        return copy
+
+    monkeypatch.setattr(weights, "halves_from_pairs", watched)
+    halves = {name: TYPES.F16 for name, array in small_tensors().items() if array.ndim == 2}
+    small = write_small(tmp_path / "small.gguf", kinds=halves)
+    with llambda.load(small, engine) as model:
+        gc.collect()
+        assert len(copies) == 4  # q and k of two layers
+        assert [copy for copy in copies if copy() is not None] == []
+        layer = model.weights.layers[0]
+        assert [copy() is not None for copy in copies[4:]] == [True, True, False, False]
+        assert np.array_equal(layer.q.numpy(), np.zeros((24, 16)))
+        assert model.logits([5, 6]).shape == (2, VOCAB_SIZE)
 
 
 def test_more_tokens_than_embeddings(tmp_path: Path):
@@ -305,7 +349,12 @@ def test_a_closed_model_says_so(path: Path):
     with llambda.load(path, "cached") as model:
         generation = model.generate("the", temperature=0, max_tokens=4)
     model.close()
-    for use in (lambda: model.generate("the"), lambda: model.logits([1]), model.batch):
+    for use in (
+        lambda: model.generate("the"),
+        lambda: model.logits([1]),
+        model.batch,
+        lambda: model.weights,
+    ):
         with pytest.raises(InputError, match="the model was closed"):
             use()
     assert len(generation.ids) == 4  # one that was begun may go on, if it needs no threads

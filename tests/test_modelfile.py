@@ -151,8 +151,8 @@ def paired_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keys_by_query_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    edit = ('("k", config.n_kv_heads)', '("k", config.n_heads)')
-    monkeypatch.setattr(weights, "take_layer", mutant(weights.take_layer, edit))
+    edit = ('"k": config.n_kv_heads', '"k": config.n_heads')
+    monkeypatch.setattr(weights, "in_halves", mutant(weights.in_halves, edit))
 
 
 def exchanged_feed_forward(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def exchanged_feed_forward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def factors_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     edit = ("rope_factors=factors", "rope_factors=None")
-    monkeypatch.setattr(weights, "collect", mutant(weights.collect, edit))
+    monkeypatch.setattr(weights, "find", mutant(weights.find, edit))
 
 
 def scaling_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,7 +507,7 @@ def test_ways_to_name_a_folder(whole: Path, spelling: str, monkeypatch: pytest.M
 def test_a_folder_without_its_parts(whole: Path):
     (whole / "tokenizer.json").rename(whole / "t")
     message = refused(whole, FileAccessError)
-    assert message.startswith(f"{whole / 'tokenizer.json'}: no such file")
+    assert message.startswith(f"{whole}: a folder without tokenizer.json. Fetch it from")
     (whole / "t").rename(whole / "tokenizer.json")
 
     (whole / "model.safetensors").rename(whole / "w")

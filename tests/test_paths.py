@@ -14,7 +14,13 @@ import pytest
 
 import llambda
 from llambda import paths
-from llambda.errors import FileAccessError, LlambdaError, ModelFileError, ResourceError
+from llambda.errors import (
+    FileAccessError,
+    InputError,
+    LlambdaError,
+    ModelFileError,
+    ResourceError,
+)
 
 AS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
@@ -142,26 +148,44 @@ def test_sha256_of_no_file(tmp_path: Path):
 
 
 def test_space_that_is_there_suffices(tmp_path: Path):
-    paths.require_space(tmp_path, 0)
-    paths.require_space(tmp_path, 1)
+    paths.require_space(tmp_path, 0, "wait")
+    paths.require_space(tmp_path, 1, "wait")
 
 
 def test_too_little_space_is_told_in_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=30_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-    paths.require_space(tmp_path, 30_000_000)
-    with pytest.raises(ResourceError) as caught:
-        paths.require_space(tmp_path, 145_000_000)
-    message = str(caught.value)
-    assert message.startswith(str(tmp_path))
-    assert "145 MB are needed" in message
-    assert "30 MB are free" in message
-    assert "LLAMBDA_HOME" in message
+    paths.require_space(tmp_path, 30_000_000, "wait")
+    for nbytes, needed in ((145_000_000, "145.0"), (30_000_001, "30.1")):
+        with pytest.raises(ResourceError) as caught:
+            paths.require_space(tmp_path, nbytes, "wait")
+        assert str(caught.value) == (
+            f"{tmp_path}: {needed} MB are needed on this disk and 30.0 MB are free. "
+            "Free some space, or wait."
+        )
+
+
+@pytest.mark.parametrize(
+    ("free", "needed", "words"),
+    [
+        (0, 1, "0.1 MB are needed on this disk and 0.0 MB are free"),
+        (348_160, 720_736, "0.8 MB are needed on this disk and 0.3 MB are free"),
+        (1_049_999, 1_050_000, "1.1 MB are needed on this disk and 1.0 MB are free"),
+        (99_999, 100_000, "0.1 MB are needed on this disk and 0.0 MB are free"),
+    ],
+)
+def test_what_is_needed_is_never_told_as_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, needed: int, words: str
+):
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(ResourceError, match=words):
+        paths.require_space(tmp_path, needed, "wait")
 
 
 def test_space_of_a_missing_folder(tmp_path: Path):
     with pytest.raises(FileAccessError, match="no such file or folder"):
-        paths.require_space(tmp_path / "none", 1)
+        paths.require_space(tmp_path / "none", 1, "wait")
 
 
 # Whole or not at all
@@ -290,6 +314,44 @@ def test_many_writers_of_one_file_do_not_mix(target: Path):
     assert raw == raw[:1] * 20_000
 
 
+def test_a_loop_of_links_is_left_as_it_is(tmp_path: Path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for path in (tmp_path / "a", tmp_path / "a" / "x"):
+        with pytest.raises(FileAccessError, match="in a circle"), paths.atomic_write(path):
+            raise AssertionError("there is nothing to write to")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    assert (tmp_path / "a").is_symlink()
+
+
+def test_a_link_to_nothing_is_followed(tmp_path: Path):
+    (tmp_path / "link").symlink_to("new")
+    with paths.atomic_write(tmp_path / "link") as file:
+        file.write(b"x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "new").read_bytes() == b"x"
+
+
+# Outputs that are inputs
+
+
+def test_an_output_must_not_be_an_input_by_whatever_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    inputs = [tmp_path / "a", tmp_path / "absent", tmp_path / "b"]
+    for name in "ab":
+        (tmp_path / name).touch()
+    (tmp_path / "soft").symlink_to("a")
+    (tmp_path / "hard").hardlink_to("b")
+    for name in ("a", "b", "./a", f"../{tmp_path.name}/b", "soft", "hard"):
+        with pytest.raises(InputError, match=r"the output is the input\. Name another file\."):
+            paths.refuse_inputs(Path(name), inputs)
+    (tmp_path / "other").touch()
+    for name in ("other", "absent", "new", "a/b"):
+        paths.refuse_inputs(Path(name), inputs)
+
+
 # JSON
 
 
@@ -346,6 +408,8 @@ def test_a_missing_json_file_is_named(tmp_path: Path):
         (errno.ENOSPC, ResourceError, "no space left"),
         (errno.EDQUOT, ResourceError, "no space left"),
         (errno.ENAMETOOLONG, FileAccessError, "the name is too long"),
+        (errno.EFBIG, ResourceError, "larger than a file may be here"),
+        (errno.ELOOP, FileAccessError, "symbolic links that lead in a circle"),
     ],
 )
 def test_an_error_number_in_words_with_a_remedy(
@@ -358,11 +422,20 @@ def test_an_error_number_in_words_with_a_remedy(
     assert "Errno" not in str(error)
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EBUSY, errno.ELOOP])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EBUSY])
 def test_any_other_error_number_in_the_systems_words(number: int):
     error = paths.file_error(OSError(number, os.strerror(number)), Path("f"))
     assert str(error) == f"f: {os.strerror(number)}"
     assert type(error) is FileAccessError
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_file_can_have(name: str):
+    with pytest.raises(ValueError) as caught:
+        os.stat(name)
+    error = paths.file_error(caught.value, name)
+    assert type(error) is FileAccessError
+    assert str(error).endswith(": no file can have this name. Give another.")
 
 
 def test_an_error_without_a_number():

@@ -402,9 +402,12 @@ def test_another_part_than_the_first_is_refused(parts: list[Path], target: Path)
 # Refusals: nothing is written, and what was there stays
 
 
-@pytest.mark.parametrize("spelling", ["{0}", "{1}/../{1.name}/{0.name}", "{1}/./{0.name}", "link"])
+@pytest.mark.parametrize(
+    "spelling", ["{0}", "{1}/../{1.name}/{0.name}", "{1}/./{0.name}", "link", "hard"]
+)
 def test_the_output_must_not_be_the_input(source: Path, tmp_path: Path, spelling: str):
     (tmp_path / "link").symlink_to(source)
+    (tmp_path / "hard").hardlink_to(source)
     target = Path(os.path.join(tmp_path, spelling.format(source, tmp_path)))
     assert target.samefile(source)
     message = refused(source, target)
@@ -533,6 +536,7 @@ def test_a_disk_that_is_too_small(
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=4 * elements - 1))
     message = refused(source, target, "F32", ResourceError)
     assert message.startswith(f"{target.parent}: ")
+    assert message.endswith("Free some space, or write to another disk.")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=4 * elements))
     quantize(source, target, "F32")
     assert target.read_bytes() != before

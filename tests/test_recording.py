@@ -396,7 +396,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(notebooks / "01_b.ipynb", folder / copy)
     (folder / "tests").mkdir()
     (folder / "tests/test_table.py").write_text(
-        "def test_table(record_property):\n    record_property('table', 'a row')\n"
+        "import pytest\n"
+        "@pytest.mark.parametrize('row', ['b row', 'a row'])\n"
+        "def test_table(record_property, row):\n"
+        "    record_property('table', ('rows', row))\n"
+        "def test_another(record_property):\n"
+        "    record_property('table', ('others', 'c row'))\n"
     )
     return folder
 
@@ -409,11 +414,14 @@ def test_pytest_runs_the_lessons_strictly_and_apart(
     env |= {"LLAMBDA_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)
-    assert "1 failed, 4 passed" in done.stdout, done.stdout
+    assert "1 failed, 6 passed" in done.stdout, done.stdout
     assert "FAILED notebooks/01_b.ipynb::Cell 0" in done.stdout
     assert re.findall(r"^ +\d+\.\d s  (.*)$", done.stdout, re.MULTILINE) == [
         "notebooks/00_a.ipynb",
         "notebooks/01_b.ipynb",
     ]
-    assert "a row" in done.stdout.splitlines()
+    shown = [line.strip("= ") for line in done.stdout.splitlines()]
+    at, other = shown.index("rows"), shown.index("others")
+    assert shown[at : at + 3] == ["rows", "a row", "b row"]
+    assert shown[other : other + 2] == ["others", "c row"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(SHARED)

@@ -7,6 +7,7 @@ them.
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -534,6 +535,16 @@ def test_logits_that_are_no_numbers_raise(values: list[float], more: dict[str, A
         Sampler(Sampling(**more)).sample(array(values), [0])
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_penalty_that_makes_logits_infinite_is_to_blame_for_it(temperature: float):
+    sampler = Sampler(Sampling(temperature, repeat_penalty=5e-324))
+    with pytest.raises(InputError, match=r"repeat_penalty of 5e-324 .* Choose one nearer to 1"):
+        sampler.sample(array([1, 2, 3]), [2])
+    assert sampler.sample(array([1, -2, -300]), []) in (0, 1), "nothing to penalize"
+    with pytest.raises(LlambdaError, match="weights are damaged"):
+        sampler.sample(array([1, math.nan, 3]), [2])
+
+
 # ---------------------------------------------------------------- seeds
 
 
@@ -615,7 +626,53 @@ def test_extreme_settings_are_allowed():
     Sampling(temperature=0, top_k=0, top_p=0, min_p=1, repeat_penalty=5e-324, seed=0)
 
 
+@pytest.mark.parametrize(
+    "half", [Fraction(1, 2), np.float16(0.5), np.float32(0.5), np.longdouble(0.5)]
+)
+def test_any_kind_of_number_is_taken_and_kept_as_a_float(half: Any):
+    settings = Sampling(half, 0, half, half, half, seed=1)
+    assert settings == Sampling(0.5, 0, 0.5, 0.5, 0.5, seed=1)
+    for value in (settings.temperature, settings.top_p, settings.min_p, settings.repeat_penalty):
+        assert type(value) is float
+    plain = Sampler(Sampling(0.5, 0, 0.5, 0.5, 0.5, seed=1))
+    assert Sampler(settings).sample(LOGITS, [1]) == plain.sample(LOGITS, [1])
+
+
+@pytest.mark.parametrize("name", ["temperature", "repeat_penalty"])
+@pytest.mark.parametrize(
+    "value", [10**400, 10**5000, Fraction(10**400), Fraction(10**400, 3)], ids="abcd"
+)
+def test_a_number_beyond_all_floats_is_refused(name: str, value: Any):
+    with pytest.raises(InputError, match=rf"^{name} is .*\. It must fit into a float\.$") as caught:
+        Sampling(**{name: value})
+    assert len(str(caught.value)) < 700
+
+
+def test_a_number_that_is_0_or_infinite_as_a_float_is_refused():
+    with pytest.raises(InputError, match=r"^repeat_penalty is .*\. It must be a number, above 0"):
+        Sampling(repeat_penalty=Fraction(1, 10**400))
+    if np.finfo(np.longdouble).max > np.finfo(float).max:
+        with pytest.raises(InputError, match=r"^temperature is inf"):
+            Sampling(temperature=np.longdouble("1e4000"))
+
+
 # ---------------------------------------------------------------- when to stop
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, iter, dict.fromkeys])
+def test_stop_strings_may_come_in_anything_that_is_iterated(kind: Any):
+    stops = StopState(kind(["stop"]), [], 9)
+    assert stops.stop_strings == ("stop",)
+    assert StopState((word for word in ("a", "b")), iter([7]), 9).stop_strings == ("a", "b")
+    assert StopState((), iter([7]), 9).stop_ids == {7}
+
+
+@pytest.mark.parametrize("stop", [None, 5, 2.5, object])
+def test_what_holds_no_stop_strings_is_refused(stop: Any):
+    with pytest.raises(InputError, match=r"^stop is .*\. It must be a text or several, in a list"):
+        StopState(stop, [], 9)
+    with pytest.raises(InputError, match="is no stop string"):
+        StopState(iter(["a", stop]), [], 9)
 
 
 def shown(state: StopState, pieces: Sequence[str]) -> list[str]:

@@ -277,9 +277,9 @@ BOTH = pytest.mark.parametrize(
 
 
 @BOTH
-@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", None])
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", None, 257, 10**20])
 def test_threads_are_a_positive_number(make: Any, use: Any, threads: object):
-    with pytest.raises(InputError, match=r"threads is .* It must be a whole number, 1 or more\."):
+    with pytest.raises(InputError, match=r"threads is .* It must be a whole number, 1 to 256\."):
         make(threads)
 
 
@@ -713,6 +713,38 @@ print(os.waitstatus_to_exitcode(status))
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_forked_child_has_workers_of_its_own(busy: bool):
     assert finish(start(f"BUSY = {busy}\n{FORK}")) == "17\n"
+
+
+FORK_OF_A_MODEL = """
+import warnings
+import llambda
+warnings.simplefilter("ignore")  # from Python 3.12 on, a fork beside threads warns
+model = llambda.load("tiny", engine=ENGINE, threads=2)
+model.generate("The", max_tokens=2).text  # no fork while Numba compiles
+ended = threading.Event()
+def generate():
+    while not ended.is_set():
+        model.generate("The", max_tokens=20).text
+busy = threading.Thread(target=generate)
+busy.start()
+said = []
+for _ in range(10):
+    time.sleep(0.01)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        model.generate("The", max_tokens=2).text
+        os._exit(17)
+    said.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+ended.set()
+busy.join()
+print(said == [17] * 10)
+"""
+
+
+@pytest.mark.parametrize("engine", ["naive", "fused"])
+def test_a_forked_child_can_use_a_model_that_was_busy(engine: str):
+    assert finish(start(f"ENGINE = {engine!r}\n{FORK_OF_A_MODEL}")) == "True\n"
 
 
 INTERRUPTS = """

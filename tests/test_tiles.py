@@ -6,6 +6,7 @@ portable forms.
 """
 
 import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import njit
-from numba.core import cgutils, types
+from numba.core import caching, cgutils, types
 from numba.core.errors import TypingError
 
 from llambda.simd import cpu, foreign, jit, tiles
@@ -480,6 +481,45 @@ def test_compiled_code_is_kept(tmp_path: Path):
     assert {Path(name).suffix for name in kept} == {".nbi", ".nbc"}
     assert run_script(tmp_path, home) == "True 2 42"
     assert files(tmp_path) - {"script.py"} == kept
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder for compiled code on a disk on which empty files can be made, and no others."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(jit, "KEEP", True)
+    monkeypatch.setattr(jit.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", fail)
+    return tmp_path
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def store(address: int, b: int, c: int) -> None:
+    foreign.longs_at(address, 1)[0] = b + c
+
+
+def test_a_full_disk_keeps_no_code_and_hinders_nobody(full: Path):
+    place = np.zeros(1, np.int64)
+    assert jit.entry(double)(21) == 42
+    jit.foreign(store)(place.ctypes.data, 40, 2)
+    assert place[0] == 42
+    assert {path.suffix for path in files(full)} <= {""}
+
+
+def test_code_is_kept_in_our_folder_or_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Numba would take the folder of the source next, where it finds code that is out of date."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(jit, "KEEP", True)
+    monkeypatch.setattr(jit.config, "CACHE_DIR", str(tmp_path / "file"))
+    made = jit.entry(double)
+    assert made(21) == 42
+    assert made._cache.cache_path is None
 
 
 def test_where_nothing_can_be_written_all_is_compiled_anew(tmp_path: Path):

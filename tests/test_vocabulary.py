@@ -2,10 +2,12 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
 import tokenizers
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, pre_tokenizers, processors
@@ -151,6 +153,16 @@ def test_an_added_token_keeps_its_letters(way, folder):
     assert library.decode([904]) != "ilÖveyou"
 
 
+@pytest.mark.parametrize("key", ["add_bos_token", "add_eos_token"])
+def test_flags_of_a_folder_are_true_or_false(key, folder):
+    for value in (True, False, None):
+        assert not folder(with_special("smollm"), tokenizer_config={key: value}).adds_bos
+    for value in ("false", 2, 0, [0], {}):
+        words = re.escape(f"tokenizer_config.json: {key} = {value!r} is not true or false")
+        with pytest.raises(ModelFileError, match=words):
+            folder(with_special("smollm"), tokenizer_config={key: value})
+
+
 # ---------------------------------------------------------------- GGUF
 
 
@@ -176,10 +188,10 @@ def test_sentencepiece_and_others_are_refused_by_name(metadata, model):
     ("key", "value", "message"),
     [
         ("tokens", None, "tokens is missing"),
-        ("tokens", "abc", "not a list of strings"),
-        ("tokens", ["a", 1], "not a list of strings"),
+        ("tokens", "abc", "tokens = 'abc' is not a list"),
+        ("tokens", ["a", 1], "tokens[1] = 1 is not a text"),
         ("merges", None, "merges is missing"),
-        ("merges", [1.5], "not a list of strings"),
+        ("merges", [1.5], "merges[0] = 1.5 is not a text"),
         ("merges", ["ab"], "'ab' in tokenizer.ggml.merges is not a pair"),
         ("merges", [""], "is not a pair"),
         ("merges", ["a "], "is not a pair"),
@@ -187,9 +199,24 @@ def test_sentencepiece_and_others_are_refused_by_name(metadata, model):
         ("merges", ["a b c"], "is not a pair"),
         ("merges", ["a  b"], "is not a pair"),
         ("merges", ["q \u0100\u0101"], "out of vocabulary"),
-        ("token_type", [1, 1, 3], "does not fit"),
-        ("token_type", 1, "does not fit"),
-        ("token_type", "1", "does not fit"),
+        ("token_type", [1, 1, 3], "token_type does not fit the tokens: 3 entries for 906"),
+        ("token_type", 1, "token_type = 1 is not a list"),
+        ("token_type", "1", "token_type = '1' is not a list"),
+        *(
+            ("token_type", [1, bad] * 453, f"token_type[1] = {bad!r} is not a token type")
+            for bad in (0, 7, -1, 1.0, "3", True, None, [3])
+        ),
+        ("scores", [0.0], "scores does not fit the tokens: 1 entries for 906"),
+        ("scores", 0.5, "scores = 0.5 is not a list"),
+        *(
+            ("scores", [0.5, bad] * 453, f"scores[1] = {bad!r} is not a number")
+            for bad in ("3", True, None, [3])
+        ),
+        *(
+            (f"add_{which}_token", bad, f"add_{which}_token = {bad!r} is not true or false")
+            for which in ("bos", "eos")
+            for bad in ("false", "", 0, 2, 1.0, [0], [])
+        ),
         ("bos_token_id", 906, "bos_token_id = 906 is no token"),
         ("bos_token_id", -1, "bos_token_id = -1 is no token"),
         ("eos_token_id", 2**32 - 1, "eos_token_id = 4294967295 is no token"),
@@ -200,8 +227,14 @@ def test_sentencepiece_and_others_are_refused_by_name(metadata, model):
     ],
 )
 def test_metadata_that_contradicts_itself(metadata, key, value, message):
-    with pytest.raises(ModelFileError, match=message.replace("[", r"\[")):
+    with pytest.raises(ModelFileError, match=re.escape(message)):
         from_gguf(changed(metadata, f"ggml.{key}", value), WHERE)
+
+
+def test_every_token_type_and_scores_are_read(metadata):
+    metadata["tokenizer.ggml.token_type"][:6] = range(1, 7)
+    metadata["tokenizer.ggml.scores"] = [0, -0.5] * 453
+    assert len(from_gguf(metadata, WHERE).vocab) == 906
 
 
 def test_a_merge_whose_result_is_no_token(metadata):
@@ -231,6 +264,7 @@ def test_no_value_of_any_key_ends_in_another_error(metadata):
             try:
                 from_gguf({**metadata, key: value}, WHERE)
             except LlambdaError as error:
+                assert error.fix
                 outcomes.add(type(error))
             else:
                 outcomes.add(Tokenizer)
@@ -485,6 +519,42 @@ def test_an_end_of_an_answer_that_is_no_token(folder, ends):
         folder(with_special("smollm"), generation_config={"eos_token_id": ends})
 
 
+@pytest.mark.parametrize("ends", ["x", 906, -1, [901, 10**9], {}, [None, [901]], 1.0, True])
+def test_an_end_of_an_answer_in_the_config_that_is_no_token(folder, ends):
+    with pytest.raises(ModelFileError, match=r"/config.json: eos_token_id = .* no token") as caught:
+        folder(with_special("smollm"), config={"eos_token_id": ends})
+    assert caught.value.fix
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest model with this vocabulary, as transformers saves it."""
+    path = tmp_path_factory.mktemp("llama")
+    sizes = {"vocab_size": 906, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**sizes, num_attention_heads=1)
+    ).save_pretrained(path)
+    write_folder(path, with_special("smollm"))
+    return path
+
+
+@pytest.mark.parametrize(
+    "generation", [None, {}, *({"eos_token_id": e} for e in (None, 7, [7, 9]))]
+)
+@pytest.mark.parametrize("config", [None, 5, [5, 8], []])
+def test_the_files_name_the_ends_that_transformers_finds_in_them(llama, config, generation):
+    settings = json.loads((llama / "config.json").read_text())
+    (llama / "config.json").write_text(json.dumps(settings | {"eos_token_id": config}))
+    if generation is None:
+        (llama / "generation_config.json").unlink(missing_ok=True)
+    else:
+        (llama / "generation_config.json").write_text(json.dumps(generation))
+    theirs = transformers.LlamaForCausalLM.from_pretrained(llama).generation_config.eos_token_id
+    expected = theirs if isinstance(theirs, list) else [] if theirs is None else [theirs]
+    names = {901, 903}  # what ends an answer by its name
+    assert from_json(llama / "tokenizer.json").stop_ids == {*expected} | names
+
+
 @pytest.mark.parametrize("name", [{}, {"content": None}, ["<s>"], 5, False])
 def test_a_special_token_that_is_no_text(folder, name):
     with pytest.raises(ModelFileError, match=r"tokenizer_config.json: eos_token = .* no token"):
@@ -656,6 +726,7 @@ def test_no_value_of_any_key_of_the_json_ends_in_another_error(folder):
             try:
                 folder(data)
             except LlambdaError as error:
+                assert error.fix
                 outcomes.add(type(error))
             else:
                 outcomes.add(Tokenizer)

@@ -222,7 +222,7 @@ def gguf_metadata(library: Tokenizer, kind: str, **changes: Any) -> dict[str, An
 def write_folder(folder: Path, tokenizer: Tokenizer | dict[str, Any], **files: Any) -> Path:
     """A Hugging Face folder with this tokenizer; returns the path of tokenizer.json.
 
-    files : tokenizer_config, generation_config as objects; a string is written as it is
+    files : config, tokenizer_config, generation_config as objects; a string is written as it is
     """
     folder.mkdir(exist_ok=True)
     data = json.loads(tokenizer.to_str()) if isinstance(tokenizer, Tokenizer) else tokenizer

@@ -23,19 +23,21 @@ Floats = npt.NDArray[np.float32]
 def frequencies(rope: RopeConfig, factors: Floats | None = None) -> Floats:
     """Radians a position for each pair: float32 [dim / 2].
 
-    factors, a tensor that some files carry, divide the plain frequencies.
+    factors, a tensor that some files carry, divide the plain frequencies. A base that is none in
+    float32 (1e39 is infinite there) gives frequencies of 0, infinity or NaN, without a warning.
     """
     exponents = np.arange(0, rope.dim, 2, dtype=np.float32) / np.float32(rope.dim)
-    plain = (1.0 / np.power(np.float32(rope.base), exponents)).astype(np.float32)
-    if factors is not None:
-        plain = plain / factors
-    match rope.scaling:
-        case "linear":
-            return plain / np.float32(rope.factor)
-        case "llama3":
-            return llama3_scaled(plain, rope)
-        case _:
-            return plain
+    with np.errstate(all="ignore"):
+        plain = (1.0 / np.power(np.float32(rope.base), exponents)).astype(np.float32)
+        if factors is not None:
+            plain = plain / factors
+        match rope.scaling:
+            case "linear":
+                return plain / np.float32(rope.factor)
+            case "llama3":
+                return llama3_scaled(plain, rope)
+            case _:
+                return plain
 
 
 def llama3_scaled(plain: Floats, rope: RopeConfig) -> Floats:
@@ -52,8 +54,9 @@ def llama3_scaled(plain: Floats, rope: RopeConfig) -> Floats:
 
 def table(turning: Floats, start: int, end: int) -> tuple[Floats, Floats]:
     """Cosine and sine of the angles at positions start to end - 1: two float32 [n, dim / 2]."""
-    angles = np.arange(start, end, dtype=np.float32)[:, None] * turning
-    return np.cos(angles), np.sin(angles)
+    with np.errstate(all="ignore"):  # an infinite angle has no cosine: NaN
+        angles = np.arange(start, end, dtype=np.float32)[:, None] * turning
+        return np.cos(angles), np.sin(angles)
 
 
 def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:

@@ -13,10 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from numba import cfunc, config, njit, types
+from numba import config, njit, types
+from numba.core.ccallback import CFunc
 
 from ..errors import LlambdaError
 from ..paths import make_dir, numba_cache_dir
+from .kept import kept
 
 F = TypeVar("F", bound=Callable[..., Any])
 Job = Callable[[int, int, int], None]
@@ -65,7 +67,11 @@ def kernel(function: F, **options: bool) -> F:
 
 
 def entry(function: F) -> F:
-    return compiled(function, cache=KEEP)
+    made: Any = compiled(function)
+    if KEEP:
+        made._cache = kept(function)
+    entered: F = made
+    return entered
 
 
 class Foreign:
@@ -80,10 +86,14 @@ class Foreign:
         return self.compile(KEEP)
 
     def compile(self, cache: bool) -> Any:
-        signature = types.void(types.int64, types.int64, types.int64)
-        compiler: Any = cfunc
-        make = compiler(signature, nopython=True, error_model="numpy", cache=cache)
-        return make(self.function)
+        """What Numba's `cfunc` makes, with our cache."""
+        signature = (types.int64, types.int64, types.int64), types.void
+        options = {"nopython": True, "error_model": "numpy"}
+        made: Any = CFunc(self.function, signature, locals={}, options=options)
+        if cache:
+            made._cache = kept(self.function)
+        made.compile()
+        return made
 
     @property
     def address(self) -> int:
