@@ -165,19 +165,20 @@ def run_generate(arguments: argparse.Namespace) -> None:
         return model.generate(prompt, parse_special=special, log=log, **sampling(arguments))
 
     generation = start(arguments, begin)
-    if not arguments.json:
+    try:
+        show_generation(generation, arguments.json)
+    finally:
+        generation.cancel()  # where an interrupt ends it: the log is told while there is time
+
+
+def show_generation(generation: Generation, as_json: bool) -> None:
+    if not as_json:
         for piece in generation:
             print(piece, end="", flush=True)
         print()
         return
-    result = {
-        "prompt_ids": generation.prompt_ids,
-        "ids": generation.ids,
-        "text": generation.text,
-        "finish_reason": generation.finish_reason,
-        "stats": generation.stats,
-    }
-    print(json.dumps(result))
+    names = ("prompt_ids", "ids", "text", "finish_reason", "stats")
+    print(json.dumps({name: getattr(generation, name) for name in names}))
 
 
 def run_chat(arguments: argparse.Namespace) -> None:
