@@ -194,7 +194,11 @@ def file_error(error: OSError | ValueError, path: object) -> LlambdaError:
             )
         case errno.ENAMETOOLONG:
             return FileAccessError("the name is too long", where=path, fix="Use a shorter one.")
+        case errno.EMFILE | errno.ENFILE:
+            return ResourceError(
+                "too many open files", where=path, fix="Close some, or raise the limit (ulimit -n)."
+            )
         case _:
             return FileAccessError(
-                error.strerror or str(error), where=path, fix="Check the disk that it is on."
+                error.strerror or str(error), where=path, fix="Check the disk, and try again."
             )

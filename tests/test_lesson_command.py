@@ -369,7 +369,8 @@ WRONG_NUMBERS = ["", "1", "-1", "+4", "4.0", "4 ", "0x4", "forward", "0.1", "\u0
 @pytest.mark.parametrize("number", WRONG_NUMBERS, ids=lambda number: f"{number[:9]!r}")
 @pytest.mark.parametrize("action", ["start", "check"])
 def test_a_wrong_number_names_the_lessons(action: str, number: str):
-    assert_one_clear_line(run(action, number), f"no lesson {number!r}", "There are: 00, 04.")
+    words = f"no lesson {repr(number)[:100]}", "There are: 00, 04."
+    assert_one_clear_line(run(action, number), *words)
     assert names(Path()) == []
 
 

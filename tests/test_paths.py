@@ -410,6 +410,7 @@ def test_a_missing_json_file_is_named(tmp_path: Path):
         (errno.ENAMETOOLONG, FileAccessError, "the name is too long"),
         (errno.EFBIG, ResourceError, "larger than a file may be here"),
         (errno.ELOOP, FileAccessError, "symbolic links that lead in a circle"),
+        (errno.EMFILE, ResourceError, "too many open files"),
     ],
 )
 def test_an_error_number_in_words_with_a_remedy(
@@ -422,10 +423,10 @@ def test_an_error_number_in_words_with_a_remedy(
     assert "Errno" not in str(error)
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EBUSY])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EBUSY])
 def test_any_other_error_number_in_the_systems_words(number: int):
     error = paths.file_error(OSError(number, os.strerror(number)), Path("f"))
-    assert str(error) == f"f: {os.strerror(number)}"
+    assert str(error) == f"f: {os.strerror(number)}. Check the disk, and try again."
     assert type(error) is FileAccessError
 
 
@@ -439,7 +440,8 @@ def test_a_name_that_no_file_can_have(name: str):
 
 
 def test_an_error_without_a_number():
-    assert str(paths.file_error(OSError("odd\nthing"), Path("f"))) == "f: odd\\nthing"
+    words = "f: odd\\nthing. Check the disk, and try again."
+    assert str(paths.file_error(OSError("odd\nthing"), Path("f"))) == words
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

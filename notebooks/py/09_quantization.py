@@ -81,6 +81,8 @@ def instructions(operation, kind, processor):
       %r = {operation} {kind} %a, %b
       ret {kind} %r
     }}"""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple("x86_64-linux-gnu")
     machine = target.create_target_machine(cpu=processor, features="", opt=3)
     listing = machine.emit_assembly(llvm.parse_assembly(text))
