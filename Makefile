@@ -19,7 +19,7 @@ test: .venv/test.done  # all that CI runs
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
-	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= $(BIN)/pytest -n 2 --dist loadfile $(PORTABLE)
+	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= $(BIN)/pytest -n 2 $(PORTABLE)
 
 lab: .venv/course.done  # the lessons, in JupyterLab
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
